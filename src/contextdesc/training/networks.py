@@ -1,0 +1,268 @@
+"""The networks of section 3: the one definition of each, from patch to context-aware descriptor.
+
+Widths, order and normalisation are the release's, which are the ones that the paper's cost table counts;
+where paper and release differ, both are named options of the configs below. Keypoint features travel as
+(B, C, N), grids as (B, C, h, w). Regional networks stand in `regional.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+EPS = 1e-5
+DESCRIPTOR = 128
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """Local network and matchability predictor."""
+
+    matchability: Literal["map", "raw"] = "map"  # reads the 8x8 map (release) or the raw feature (paper)
+
+
+@dataclass(frozen=True)
+class GeometricConfig:
+    """Geometric context encoder."""
+
+    width: int = 128
+    units: int = 4
+    gate: bool = False  # a learned factor on the term, starting at 0
+
+
+@dataclass(frozen=True)
+class VisualConfig:
+    """Visual context encoder."""
+
+    regional_channels: int = 1280  # of the grid: EfficientNet-Lite0 with head 1280, without 320; ResNet-50 2048
+    grid_widths: tuple[int, ...] = (1024, 512)
+    grid_context_norm: bool = True
+    fusion_widths: tuple[int, ...] = (512, 256, DESCRIPTOR)  # release: 3 layers; (256, 128): 2
+    fusion_context_norm: bool = False
+    interpolation: Literal["mean3", "idw3", "bilinear"] = "mean3"  # release: mean3; paper: idw3
+    interpolate: Literal["after", "before"] = "after"  # the grid MLP (release) or before it (paper)
+    final_relu: bool = True  # False: the last layer is linear, and the term may be negative
+    gate: bool = False
+
+
+class ContextNorm(nn.Module):
+    """Zero mean and unit variance per channel over all points of one image. (B, C, ...) -> same."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        points = tuple(range(2, x.dim()))
+        centred = x - x.mean(points, keepdim=True)
+        variance = centred.square().mean(points, keepdim=True)
+        return centred * torch.rsqrt(variance + EPS)
+
+
+class Gate(nn.Module):
+    """A learned factor that starts at 0, so that a fresh term does not drown the raw descriptor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+class LocalNetwork(nn.Module):
+    """Patches to raw descriptors and matchability scores (L2-Net's trunk, section 3.1).
+
+    Shape:
+        patches (N, 32, 32), any scale of gray values -> raw (N, 128), not normalised; score (N,), the
+        value that the quad loss ranks.
+    """
+
+    WIDTHS = ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1))  # channels, stride
+
+    def __init__(self, config: LocalConfig | None = None) -> None:
+        super().__init__()
+        self.config = config or LocalConfig()
+        layers: list[nn.Module] = []
+        channels = 1
+        for width, stride in self.WIDTHS:
+            if stride == 2:  # TensorFlow's SAME padding of an even side
+                layers += [nn.ZeroPad2d((0, 1, 0, 1)), nn.Conv2d(channels, width, 3, 2, bias=False)]
+            else:
+                layers += [nn.Conv2d(channels, width, 3, padding=1, bias=False)]
+            layers += [nn.BatchNorm2d(width, EPS, affine=False), nn.ReLU(inplace=True)]
+            channels = width
+        self.trunk = nn.Sequential(*layers)
+        self.last = nn.Conv2d(channels, DESCRIPTOR, 8, bias=False)
+        reads_map = self.config.matchability == "map"
+        self.matchability = Matchability(channels if reads_map else DESCRIPTOR, 8 if reads_map else 1)
+
+    def forward(self, patches: Tensor) -> tuple[Tensor, Tensor]:
+        feature_map = self.trunk(standardise(patches))  # (N, 128, 8, 8)
+        raw = self.last(feature_map)  # (N, 128, 1, 1)
+        read = feature_map if self.config.matchability == "map" else raw
+        # The ranking loss trains the predictor, not the descriptor that it reads.
+        return raw.flatten(1), self.matchability(read.detach())
+
+
+def standardise(patches: Tensor) -> Tensor:
+    """Zero mean and unit variance per patch: (N, 32, 32) -> (N, 1, 32, 32) float."""
+    x = patches.float().unsqueeze(1)
+    centred = x - x.mean((2, 3), keepdim=True)
+    return centred * torch.rsqrt(centred.square().mean((2, 3), keepdim=True) + EPS)
+
+
+class Matchability(nn.Module):
+    """How likely a keypoint is found again: (N, C, s, s) or (N, C) -> score (N,)."""
+
+    def __init__(self, channels: int = DESCRIPTOR, side: int = 1) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for width, kernel in ((128, side), (32, 1), (32, 1)):
+            layers += [nn.Conv2d(channels, width, kernel, bias=False)]
+            layers += [nn.BatchNorm2d(width, EPS, affine=False), nn.ReLU(inplace=True)]
+            channels = width
+        last = nn.Conv2d(channels, 1, 1)
+        # With a small last layer all scores are equal, a saddle point of the quad loss.
+        nn.init.normal_(last.weight)
+        self.layers = nn.Sequential(*layers, last)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            x = x[:, :, None, None]
+        return self.layers(x).flatten()
+
+
+class GeometricContext(nn.Module):
+    """The layout of an image's keypoints to one term per keypoint (section 3.3).
+
+    Four residual units, each [context norm, batch norm, ReLU, 1x1] before its addition.
+
+    Shape:
+        xy (B, N, 2) in [-1, 1] per axis, score (B, N) -> (B, 128, N).
+    """
+
+    def __init__(self, config: GeometricConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or GeometricConfig()
+        self.squash = nn.Conv1d(1, 1, 1)
+        nn.init.ones_(self.squash.weight)
+        nn.init.zeros_(self.squash.bias)  # type: ignore[arg-type]  # it has a bias
+        self.first = nn.Conv1d(3, config.width, 1)
+        self.units = nn.ModuleList(
+            nn.Sequential(
+                ContextNorm(),
+                nn.BatchNorm1d(config.width, EPS, affine=False),
+                nn.ReLU(),
+                nn.Conv1d(config.width, config.width, 1),
+            )
+            for _ in range(config.units)
+        )
+        self.last = nn.Conv1d(config.width, DESCRIPTOR, 1)
+        if not config.gate:
+            _zero(self.last)
+        self.gate = Gate() if config.gate else nn.Identity()
+
+    def forward(self, xy: Tensor, score: Tensor) -> Tensor:
+        matchability = torch.tanh(self.squash(score.unsqueeze(1)))  # (B, 1, N)
+        x = self.first(torch.cat([matchability, xy.transpose(1, 2)], 1))
+        for unit in self.units:
+            x = x + unit(x)
+        return self.gate(self.last(x))
+
+
+class VisualContext(nn.Module):
+    """What the image looks like around each keypoint, as one term per keypoint (section 3.2).
+
+    Shape:
+        grid (B, C, h, w) of the regional network, xy (B, N, 2) in [-1, 1], raw (B, N, 128)
+        -> (B, 128, N).
+    """
+
+    def __init__(self, config: VisualConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or VisualConfig()
+        self.grid_mlp = _mlp(
+            config.regional_channels, config.grid_widths, config.grid_context_norm, bias=True
+        )
+        regional = config.grid_widths[-1] if config.grid_widths else config.regional_channels
+        self.fusion = _mlp(
+            regional + DESCRIPTOR, config.fusion_widths, config.fusion_context_norm, bias=False
+        )
+        if not config.final_relu:  # leave the last layer linear
+            self.fusion = self.fusion[: -3 if config.fusion_context_norm else -2]
+            if not config.gate:
+                _zero(self.fusion[-1])
+        self.gate = Gate() if config.gate else nn.Identity()
+
+    def forward(self, grid: Tensor, xy: Tensor, raw: Tensor) -> Tensor:
+        if self.config.interpolate == "after":
+            shape = grid.shape
+            grid = self.grid_mlp(grid.flatten(2)).reshape(shape[0], -1, shape[2], shape[3])
+            regional = interpolate(grid, xy, self.config.interpolation)
+        else:
+            regional = self.grid_mlp(interpolate(grid, xy, self.config.interpolation))
+        return self.gate(self.fusion(torch.cat([regional, raw.transpose(1, 2)], 1)))
+
+
+def interpolate(grid: Tensor, xy: Tensor, mode: str) -> Tensor:
+    """Read a grid at keypoints: (B, C, h, w), (B, N, 2) -> (B, C, N).
+
+    Grid points lie at linspace(-1, 1) of both axes. `mean3` is the mean of the three nearest (as
+    released), `idw3` weights them by inverse distance (as published), `bilinear` reads the cell.
+    """
+    if mode == "bilinear":
+        return F.grid_sample(grid, xy.unsqueeze(1), align_corners=True, padding_mode="border")[:, :, 0]
+    if mode not in ("mean3", "idw3"):
+        raise ValueError(f"interpolation {mode!r}: one of mean3, idw3, bilinear")
+    batch, channels, height, width = grid.shape
+    rows = _linspace(height, grid).repeat_interleave(width)  # (h w,)
+    columns = _linspace(width, grid).repeat(height)
+    distance = (xy[:, :, :1] - columns).square() + (xy[:, :, 1:] - rows).square()  # (B, N, h w)
+    # A grid of fewer than three points has each of them for a neighbour; repeats make up three.
+    padded = F.pad(distance, (0, 2), value=torch.finfo(distance.dtype).max)
+    nearest, index = padded.topk(3, dim=2, largest=False)  # (B, N, 3)
+    usable = index < height * width
+    if mode == "mean3":
+        weight = usable.to(grid.dtype)
+    else:
+        weight = usable / nearest.clamp_min(1e-10).sqrt()
+    weight = weight / weight.sum(2, keepdim=True)
+    index = torch.where(usable, index, 0).flatten(1)  # (B, 3 N)
+    values = grid.flatten(2).gather(2, index.unsqueeze(1).expand(batch, channels, index.shape[1]))
+    return (values.unflatten(2, (-1, 3)) * weight.unsqueeze(1)).sum(3)
+
+
+def _linspace(points: int, like: Tensor) -> Tensor:
+    """linspace(-1, 1, points) that also exports with a dynamic size; a single point lies at -1."""
+    step = torch.arange(points, dtype=like.dtype, device=like.device)
+    return step * 2 / max(points - 1, 1) - 1
+
+
+def aggregate(raw: Tensor, *terms: Tensor) -> Tensor:
+    """L2-normalised sum of the raw descriptor and any context terms, all (B, 128, N)."""
+    total = raw
+    for term in terms:
+        total = total + term
+    return F.normalize(total, dim=1)
+
+
+def count_parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+def _mlp(channels: int, widths: tuple[int, ...], context_norm: bool, bias: bool) -> nn.Sequential:
+    """Layers of [1x1, context norm?, batch norm, ReLU] over (B, C, N)."""
+    layers: list[nn.Module] = []
+    for width in widths:
+        layers.append(nn.Conv1d(channels, width, 1, bias=bias))
+        if context_norm:
+            layers.append(ContextNorm())
+        layers += [nn.BatchNorm1d(width, EPS, affine=False), nn.ReLU()]
+        channels = width
+    return nn.Sequential(*layers)
+
+
+def _zero(layer: nn.Module) -> None:
+    for parameter in layer.parameters():
+        nn.init.zeros_(parameter)
