@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import sys
+import tomllib
 import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from contextdesc.errors import InputError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 T = TypeVar("T")
 

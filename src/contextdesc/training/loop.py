@@ -19,6 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from contextdesc.config import from_dict
 from contextdesc.errors import ContextDescError, InputError
 from contextdesc.training.data.pairs import PairSet, build_homography_pairs
 from contextdesc.training.networks import LocalNetwork
@@ -82,6 +83,16 @@ def load_network(path: Path, network: nn.Module) -> None:
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: a checkpoint of another network: {reason}") from None
+
+
+def read_config(path: Path) -> StageConfig:
+    """The config that a checkpoint was trained with."""
+    _tensors(path)
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata() or {}
+    if "config" not in metadata:
+        raise InputError(f"{path}: not a checkpoint of contextdesc")
+    return from_dict(StageConfig, json.loads(metadata["config"]), str(path))
 
 
 def _build_stage(

@@ -25,16 +25,16 @@ class HomographyConfig:
 
     any_rotation: float = 0.5  # share of pairs turned by any angle; the others by at most `tilt`
     tilt: float = 20.0  # degrees
-    perspective: float = 0.25  # corner shift over the half side
-    stretch: float = 0.4  # log2 of the anisotropy
-    zoom: tuple[float, float] = (0.5, 1.1)  # pixels of a view per pixel of the photograph, both views
+    perspective: float = 0.5  # corner shift over the half side
+    stretch: float = 1.0  # log2 of the anisotropy
+    zoom: tuple[float, float] = (0.4, 1.1)  # pixels of a view per pixel of the photograph, both views
     blur: float = 0.3  # share of views blurred, sigma up to `max_blur`
-    max_blur: float = 3.0  # pixels
-    noise: float = 0.4  # share of views with Gaussian noise of up to 8 gray values
+    max_blur: float = 4.0  # pixels
+    noise: float = 0.5  # share of views with Gaussian noise of up to 8 gray values
     jpeg: float = 0.5  # share of views compressed, quality 5 to 90
-    max_distance: float = 2.0  # pixels in the second view, of corresponding keypoints
-    max_scale: float = 0.5  # log2 of the ratio of their sizes
-    max_angle: float = 30.0  # degrees between their orientations
+    max_distance: float = 2.5  # pixels in the second view, of corresponding keypoints
+    max_scale: float = 0.8  # log2 of the ratio of their sizes
+    max_angle: float = 45.0  # degrees between their orientations
 
 
 def two_views(

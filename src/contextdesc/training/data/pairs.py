@@ -35,7 +35,7 @@ class PairConfig:
 
     keypoints: int = 1024  # per image: corresponding ones first, the rest without a partner
     min_corresponding: int = 64  # fewer, and the pair is drawn again
-    contrast: float = 0.03  # of detection
+    contrast: float = 0.02  # of detection
     support: float = SUPPORT
     per_photo: int = 6
     seed: int = 0

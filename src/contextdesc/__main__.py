@@ -1,0 +1,3 @@
+from contextdesc.cli import main
+
+main()

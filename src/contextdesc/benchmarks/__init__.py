@@ -1,0 +1,1 @@
+"""Published protocols, one file each; every method is compared on the same keypoints."""

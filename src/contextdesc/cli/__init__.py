@@ -1,0 +1,79 @@
+"""The command line: one file a command, heavy imports inside the commands.
+
+Errors are one line on standard error: exit code 2 for bad input, 1 for work that failed; `--debug` shows
+the traceback.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from contextdesc import __version__
+from contextdesc.cli import benchmark, doctor, export, extract, match, match_set, models, train
+from contextdesc.errors import ContextDescError, InputError
+
+app = typer.Typer(
+    help="Local features that know their surroundings: match images, extract features, train your own.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("match")(match.command)
+app.command("extract")(extract.command)
+app.command("match-set")(match_set.command)
+app.command("models")(models.command)
+app.command("doctor")(doctor.command)
+app.command("benchmark")(benchmark.command)
+app.command("train")(train.command)
+app.command("export")(export.command)
+
+_UsageError = typer.BadParameter.__mro__[1]  # its home differs between versions of Typer
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"contextdesc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+) -> None:
+    pass
+
+
+def main() -> NoReturn:
+    """Run the command line and exit."""
+    debug = "--debug" in sys.argv or "CONTEXTDESC_DEBUG" in os.environ
+    if "--debug" in sys.argv[2:]:  # allowed after the command, too
+        sys.argv.remove("--debug")
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except _UsageError as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        _fail(f"{message} (see contextdesc --help)", 2)
+    except (typer.Abort, KeyboardInterrupt):
+        _fail("stopped; what was finished is kept, the same command goes on", 130)
+    except ContextDescError as error:
+        if debug:
+            raise
+        _fail(str(error), 2 if isinstance(error, InputError) else 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            raise
+        _fail(f"{type(error).__name__}: {error} (a bug? run with --debug for the traceback)", 1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)

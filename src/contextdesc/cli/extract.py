@@ -1,0 +1,81 @@
+"""`contextdesc extract IMAGES -o FILE.h5`: features of many images."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from contextdesc.cli import options as o
+
+if TYPE_CHECKING:
+    from contextdesc.extraction import Report
+
+
+class FormatChoice(str, Enum):
+    h5 = "h5"
+    npz = "npz"
+
+
+def command(
+    images: o.Images,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .h5 file, or a folder for npz.")],
+    format: Annotated[FormatChoice, typer.Option(help="h5: hloc's layout; npz: a file per image.")] = FormatChoice.h5,
+    masks: Annotated[Path | None, typer.Option(help="Folder of masks, NAME.png, black where nothing is.")] = None,
+    keypoints: Annotated[
+        Path | None, typer.Option(help="Folder of NAME.txt or NAME.npy: describe these keypoints.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that fails.")] = False,
+    json_: o.Json = False,
+    restart: o.Restart = False,
+    quiet: o.Quiet = False,
+    model: o.Model = "preview",
+    context: o.Context = o.ContextChoice.all,
+    max_keypoints: o.MaxKeypoints = 2048,
+    select: o.Select = o.SelectChoice.response,
+    seed: o.Seed = 0,
+    contrast: o.Contrast = 0.04,
+    upright: o.Upright = False,
+    max_side: o.MaxSide = 1600,
+    max_pixels: o.MaxPixels = 0,
+    domain_sizes: o.DomainSizes = "1",
+    device: o.Device = o.DeviceChoice.auto,
+    threads: o.Threads = 0,
+) -> None:
+    """Extract the features of many images. A run that was stopped goes on where it stopped."""
+    from contextdesc.errors import InputError
+    from contextdesc.extraction import extract_images
+    from contextdesc.image import find_images
+
+    found = find_images(images)
+    for folder in (masks, keypoints):
+        if folder is not None and not folder.is_dir():
+            raise InputError(f"{folder}: no such folder")
+    loaded = o.load_model(
+        model, context, max_keypoints, select, seed, contrast, upright, max_side, max_pixels,
+        domain_sizes, device, threads,
+    )  # fmt: skip
+    report = extract_images(
+        loaded, found, output, format=format.value, masks=masks, keypoints=keypoints,
+        strict=strict, restart=restart, quiet=quiet or json_,
+    )  # fmt: skip
+    finish(report, output, "images", json_)
+
+
+def finish(report: Report, output: Path, what: str, as_json: bool) -> None:
+    """Say what a run over many pieces did; exit with 1 if some failed."""
+    if as_json:
+        numbers = {"output": str(output), "done": len(report.done), "before": report.before, "failed": report.failed}
+        print(json.dumps(numbers, indent=2))
+    else:
+        total = len(report.done) + report.before
+        note = f" ({report.before} were finished before)" if report.before else ""
+        print(f"{output}: {total} {what}{note}")
+        for name, reason in report.failed.items():
+            print(f"failed: {name}: {reason}", file=sys.stderr)
+    if report.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,123 @@
+"""`contextdesc match A B`: do two images show the same thing, and where."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from contextdesc.cli import options as o
+
+if TYPE_CHECKING:
+    from contextdesc.features import Features
+    from contextdesc.geometry import Verification
+    from contextdesc.image import Image
+
+
+def command(
+    first: Annotated[Path | None, typer.Argument(help="An image; none for the sample pair.")] = None,
+    second: Annotated[Path | None, typer.Argument(help="Another image.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Picture of the matches.")] = None,
+    no_picture: Annotated[bool, typer.Option("--no-picture", help="Write no picture.")] = False,
+    json_: o.Json = False,
+    model: o.Model = "preview",
+    context: o.Context = o.ContextChoice.all,
+    max_keypoints: o.MaxKeypoints = 2048,
+    select: o.Select = o.SelectChoice.response,
+    seed: o.Seed = 0,
+    contrast: o.Contrast = 0.04,
+    upright: o.Upright = False,
+    max_side: o.MaxSide = 1600,
+    max_pixels: o.MaxPixels = 0,
+    domain_sizes: o.DomainSizes = "1",
+    ratio: o.Ratio = None,
+    no_mutual: o.NoMutual = False,
+    geometry: o.Geometry = o.GeometryChoice.fundamental,
+    threshold: o.Threshold = 2.0,
+    focal: Annotated[float | None, typer.Option(help="Focal length in pixels, for `essential`; else EXIF.")] = None,
+    device: o.Device = o.DeviceChoice.auto,
+    threads: o.Threads = 0,
+) -> None:
+    """Match two images, verify the matches, and draw them. Without images: the sample pair."""
+    from contextdesc.draw import draw_matches
+    from contextdesc.errors import InputError
+    from contextdesc.formats.atomic import replacing
+    from contextdesc.geometry import intrinsics, verify
+    from contextdesc.image import MAX_PIXELS, read
+    from contextdesc.matching import match
+    from contextdesc.samples import sample_pair
+
+    if (first is None) != (second is None):
+        raise InputError("match takes two images, or none for the sample pair")
+    picture = None if no_picture else output or Path("matches.png")
+    if picture is not None and picture.suffix.lower() not in (".png", ".jpg", ".jpeg"):
+        raise InputError(f"{picture}: pictures are written as .png or .jpg")
+    loaded = o.load_model(
+        model, context, max_keypoints, select, seed, contrast, upright, max_side, max_pixels,
+        domain_sizes, device, threads,
+    )  # fmt: skip
+    images: list[Image]
+    if first is None or second is None:
+        images = list(sample_pair()[:2])
+    else:
+        images = [read(path, max_pixels=max_pixels or MAX_PIXELS) for path in (first, second)]
+    features = [loaded.extract(image) for image in images]
+    matches = match(features[0], features[1], ratio, mutual=not no_mutual)
+    cameras = None
+    if geometry is o.GeometryChoice.essential:
+        focals = [focal or image.focal for image in images]
+        for image, known in zip(images, focals, strict=True):
+            if known is None:
+                raise InputError(f"{image.name}: no focal length in its EXIF data; give --focal in pixels")
+        cameras = tuple(intrinsics(i.original_size, f) for i, f in zip(images, focals, strict=True) if f)
+    result = verify(features[0], features[1], matches, geometry.value, threshold, cameras)  # type: ignore[arg-type]
+    if picture is not None:
+        with replacing(picture) as temporary:
+            kind = "PNG" if picture.suffix.lower() == ".png" else "JPEG"
+            draw_matches(images[0], images[1], result).save(temporary, kind)
+    if json_:
+        print(json.dumps(_numbers(images, features, result, picture), indent=2))
+    else:
+        _print(images, features, result, picture)
+
+
+def _print(images: list[Image], features: list[Features], result: Verification, picture: Path | None) -> None:
+    for image, found in zip(images, features, strict=True):
+        width, height = image.original_size
+        print(f"{image.name}: {width} x {height} pixels, {len(found)} keypoints")
+    print(
+        f"{len(result.inliers)} matches, {result.inlier_count} inliers "
+        f"({result.inlier_ratio:.0%}) of a {result.geometry} geometry"
+    )
+    if result.pose is not None:
+        rotation, translation = result.pose
+        print(f"relative pose: rotation {rotation.round(4).tolist()}, direction {translation.round(4).tolist()}")
+    print(f"verdict: {result.verdict}")
+    if picture is not None:
+        print(f"picture: {picture}")
+
+
+def _numbers(
+    images: list[Image], features: list[Features], result: Verification, picture: Path | None
+) -> dict[str, Any]:
+    return {
+        "images": [
+            {"name": image.name, "size": list(image.original_size), "keypoints": len(found)}
+            for image, found in zip(images, features, strict=True)
+        ],
+        "model": features[0].model,
+        "context": features[0].context,
+        "matches": len(result.inliers),
+        "inliers": result.inlier_count,
+        "inlier_ratio": round(result.inlier_ratio, 4),
+        "geometry": result.geometry,
+        "matrix": None if result.matrix is None else result.matrix.tolist(),
+        "rotation": None if result.pose is None else result.pose[0].tolist(),
+        "translation": None if result.pose is None else result.pose[1].tolist(),
+        "verdict": result.verdict,
+        "picture": None if picture is None else str(picture),
+        "points": result.points.round(2).tolist(),
+        "inlier_mask": result.inliers.tolist(),
+    }

@@ -1,0 +1,75 @@
+"""Pictures of matches, made to be looked at: blue lines agree with the geometry, thin orange ones do not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+
+from contextdesc.image import Source, read
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from PIL.Image import Image as PillowImage
+
+    from contextdesc.geometry import Verification
+
+# Blue and orange stay apart for every common kind of colour blindness (Okabe and Ito's palette).
+INLIER, OUTLIER = (0, 114, 178), (230, 159, 0)
+MAX_HEIGHT = 1200  # pixels of the picture
+MAX_LINES = 400  # more hide the images; the strongest claim is made by a readable picture
+_SHIFT = 4  # fractional bits of cv2's drawing coordinates
+
+
+def draw_matches(
+    first: Source, second: Source, result: Verification, outliers: bool = True, max_lines: int = MAX_LINES
+) -> PillowImage:
+    """Two images side by side with lines between their matches.
+
+    Args:
+        first, second: the images that the features were extracted from.
+        result: of `verify`; its points are in pixels of the original images.
+        outliers: draw matches that did not agree, too.
+        max_lines: of each kind; an even sample is drawn of more.
+
+    Returns:
+        A Pillow image; `.save("matches.png")` writes it.
+    """
+    import PIL.Image
+
+    images = [read(source) for source in (first, second)]
+    height = min(MAX_HEIGHT, max(image.size[1] for image in images))
+    panels, scales = [], []
+    for image in images:
+        size = (max(1, round(image.size[0] * height / image.size[1])), height)
+        shrinks = size[1] < image.size[1]
+        panels.append(cv2.resize(image.rgb, size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC))
+        scales.append(np.array(size) / np.array(image.original_size))
+    gap = np.full((height, max(2, height // 100), 3), 255, np.uint8)
+    canvas = np.ascontiguousarray(np.hstack([panels[0], gap, panels[1]]))
+
+    ends = (result.points + 0.5) * np.stack(scales)[None] - 0.5  # (M, 2, 2)
+    ends[:, 1, 0] += panels[0].shape[1] + gap.shape[1]
+    width = max(1, round(height / 500))
+    if outliers:
+        _lines(canvas, _sample(ends[~result.inliers], max_lines), OUTLIER, max(1, width // 2))
+    _lines(canvas, _sample(ends[result.inliers], max_lines), INLIER, width)
+    return PIL.Image.fromarray(canvas)
+
+
+def _lines(
+    canvas: NDArray[np.uint8], ends: NDArray[np.floating], colour: tuple[int, int, int], width: int
+) -> None:
+    for start, end in np.rint(ends * 2**_SHIFT).astype(int):
+        cv2.line(canvas, start.tolist(), end.tolist(), colour, width, cv2.LINE_AA, _SHIFT)
+        for point in (start, end):
+            radius = (width + 1) << _SHIFT
+            cv2.circle(canvas, point.tolist(), radius, (255, 255, 255), -1, cv2.LINE_AA, _SHIFT)
+            cv2.circle(canvas, point.tolist(), radius * 2 // 3, colour, -1, cv2.LINE_AA, _SHIFT)
+
+
+def _sample(ends: NDArray[np.floating], most: int) -> NDArray[np.floating]:
+    if len(ends) <= most:
+        return ends
+    return ends[np.linspace(0, len(ends) - 1, most).astype(int)]

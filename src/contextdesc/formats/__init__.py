@@ -1,0 +1,1 @@
+"""File formats, one file each; coordinates are converted here, at the border, and nowhere else."""

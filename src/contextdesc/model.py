@@ -1,0 +1,295 @@
+"""ContextDesc: the whole road from an image to its features.
+
+    image ─ keypoints ─ patches ─ local network ─ raw, score ─┬─ geometric context ─┐
+          └ regional network ─ grid ──────────────────────────┴─ visual context ────┴─ sum ─ L2
+
+Which context terms are in the sum is the caller's choice; no term needs another model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+import cv2
+import numpy as np
+
+from contextdesc import modelfile
+from contextdesc.detection import Detector, detect
+from contextdesc.engine import Device, Engine
+from contextdesc.errors import InputError
+from contextdesc.features import Features
+from contextdesc.image import MAX_PIXELS, Image, Source, read
+from contextdesc.keypoints import Keypoints
+from contextdesc.patches import sample_patches
+from contextdesc.rootsift import rootsift
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+Context = Literal["all", "both", "visual", "geometric", "none"]
+
+REGIONAL_STRIDE = 32
+_EPS = 1e-12
+
+
+def load(
+    model: str | Path = modelfile.DEFAULT,
+    *,
+    context: Context = "all",
+    detector: Detector | None = None,
+    max_side: int | None = None,
+    max_pixels: int = MAX_PIXELS,
+    domain_sizes: Sequence[float] = (1.0,),
+    device: Device = "auto",
+    threads: int = 0,
+) -> ContextDesc:
+    """Load a packaged model by name, or a model folder; see `ContextDesc` for the options."""
+    return ContextDesc(
+        modelfile.resolve(model),
+        context=context,
+        detector=detector,
+        max_side=max_side,
+        max_pixels=max_pixels,
+        domain_sizes=domain_sizes,
+        device=device,
+        threads=threads,
+    )
+
+
+class ContextDesc:
+    """A loaded model.
+
+    Args:
+        folder: with `model.json` and its ONNX files.
+        context: terms to add to the raw descriptor; `all` that the model has.
+        detector: settings of `extract`.
+        max_side: images with a longer side are downscaled; keypoints come back in original pixels.
+        max_pixels: files that decode to more pixels are refused.
+        domain_sizes: sizes of the patch support, times the model's own, whose raw descriptors are summed
+            (the paper's A.4); `(1.0, 2.0)` doubles the cost.
+        device: `auto`, `cpu` or `cuda`.
+        threads: of ONNX Runtime; 0 for all cores.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        context: Context = "all",
+        detector: Detector | None = None,
+        max_side: int | None = None,
+        max_pixels: int = MAX_PIXELS,
+        domain_sizes: Sequence[float] = (1.0,),
+        device: Device = "auto",
+        threads: int = 0,
+    ) -> None:
+        self.folder = folder
+        self.spec, self.checksum = modelfile.read_spec(folder)
+        self.terms = _chosen_terms(self.spec, context)
+        self.detector = detector or Detector()
+        self.max_side, self.max_pixels = max_side, max_pixels
+        self.domain_sizes = tuple(domain_sizes)
+        if not self.domain_sizes or min(self.domain_sizes) <= 0:
+            raise InputError(f"domain_sizes are {self.domain_sizes}: give one or more positive factors")
+        if self.domain_sizes != (1.0,) and self.spec.base != "local":
+            raise InputError(f"domain_sizes need a patch network; {self.spec.name} has base {self.spec.base}")
+        self._device, self._threads = device, threads
+        self._engines: dict[str, Engine] = {}
+
+    def extract(self, image: Source, mask: Source | None = None) -> Features:
+        """Detect keypoints in an image and describe them.
+
+        Args:
+            image: path, bytes, array or `Image`; see `contextdesc.image.read`.
+            mask: image of the same size, black where no keypoint may lie.
+        """
+        picture = read(image, self.max_side, self.max_pixels)
+        allowed = None if mask is None else self._mask(mask, picture)
+        keypoints = detect(picture.gray, self.detector, allowed)
+        return self._features(picture, keypoints, keypoints.scaled(picture.scale))
+
+    def describe(self, image: Source, keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint]) -> Features:
+        """Describe given keypoints of an image, in their order.
+
+        Args:
+            keypoints: in pixels of the original image: `Keypoints`, OpenCV keypoints, or an array with
+                rows (x, y) or (x, y, size, angle).
+        """
+        picture = read(image, self.max_side, self.max_pixels)
+        given = as_keypoints(keypoints)
+        return self._features(picture, given.scaled(1 / picture.scale), given)
+
+    def augment(
+        self,
+        descriptors: NDArray[np.float32],
+        keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint],
+        size: tuple[int, int],
+        image: Source | None = None,
+        regional: NDArray[np.float32] | None = None,
+        matchability: NDArray[np.float32] | None = None,
+    ) -> NDArray[np.float32]:
+        """Add context to descriptors that the caller has.
+
+        Args:
+            descriptors: (N, 128) float32 of the model's base (see `raw`), or for base `given` the
+                caller's own kind, the one that the model was trained on.
+            keypoints: N keypoints.
+            size: (width, height) of the image that the keypoints refer to.
+            image: for the visual term, unless `regional` is given.
+            regional: (C, h, w) grid of regional features.
+            matchability: (N,) scores; needed for the geometric term where the base's matchability reads
+                the patch network's map, else computed from the descriptors.
+
+        Returns:
+            (N, 128) float32, unit length.
+        """
+        given = as_keypoints(keypoints)
+        raw = np.asarray(descriptors, np.float32)
+        if raw.shape != (len(given), self.spec.descriptor_size):
+            expected = (len(given), self.spec.descriptor_size)
+            raise InputError(f"descriptors of shape {raw.shape}: expected {expected} for these keypoints")
+        if not np.isfinite(raw).all():
+            raise InputError("descriptors hold values that are not finite")
+        if matchability is None and "geometric" in self.terms and len(given):
+            if modelfile.MATCHABILITY not in self.spec.files:
+                raise InputError(
+                    f"{self.spec.name} reads matchability off its patches: pass matchability= as `raw` "
+                    "returns it, or load the model with context 'visual' or 'none'"
+                )
+            (matchability,) = self._engine(modelfile.MATCHABILITY).run_batched(raw=raw)
+        if "visual" in self.terms and regional is None:
+            if image is None:
+                raise InputError("the visual term needs image= or regional=; or load with context 'geometric'")
+            regional = self.regional(image)
+        return self._augment(raw, matchability, unit_coordinates(given, size), regional)
+
+    def raw(
+        self, image: Source, keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """The base's descriptors (N, 128), not normalised, and matchability scores (N,), for `augment`."""
+        picture = read(image, self.max_side, self.max_pixels)
+        return self._raw(picture, as_keypoints(keypoints).scaled(1 / picture.scale))
+
+    def regional(self, image: Source) -> NDArray[np.float32]:
+        """The grid of regional features of an image, (C, h, w) float32."""
+        if modelfile.REGIONAL not in self.spec.files:
+            raise InputError(f"{self.spec.name} has no regional network: pass regional=, a grid of your own")
+        picture = read(image, self.max_side, self.max_pixels)
+        pixels = regional_image(picture, self.spec.regional_max_side)
+        return self._engine(modelfile.REGIONAL).run(image=pixels)[0]
+
+    @cached_property
+    def context(self) -> str:
+        """The terms in the descriptors, as features record it."""
+        sizes = "" if self.domain_sizes == (1.0,) else "@" + "+".join(f"{s:g}" for s in self.domain_sizes)
+        return ("+".join(self.terms) or "none") + sizes
+
+    def _features(self, picture: Image, local: Keypoints, original: Keypoints) -> Features:
+        raw, score = self._raw(picture, local)
+        regional = self.regional(picture) if "visual" in self.terms and len(local) else None
+        descriptors = self._augment(raw, score, unit_coordinates(local, picture.size), regional)
+        matchability = None if score is None else np.tanh(score)
+        return Features(
+            original, descriptors, picture.original_size, self.spec.name, self.checksum, self.context,
+            self.spec.ratio, matchability,
+        )  # fmt: skip
+
+    def _raw(
+        self, picture: Image, keypoints: Keypoints
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Keypoints here are in pixels of `picture`."""
+        spec = self.spec
+        if spec.base == "given":
+            raise InputError(f"{spec.name} augments descriptors of your own: call augment")
+        if not len(keypoints):
+            empty = np.zeros(0, np.float32)
+            has_score = modelfile.LOCAL in spec.files or modelfile.MATCHABILITY in spec.files
+            return np.zeros((0, spec.descriptor_size), np.float32), empty if has_score else None
+        if spec.base == "rootsift":
+            raw = rootsift(picture.gray, keypoints)
+            if modelfile.MATCHABILITY not in spec.files:
+                return raw, None
+            return raw, self._engine(modelfile.MATCHABILITY).run_batched(raw=raw)[0]
+        total, score = self._describe_patches(picture, keypoints, self.domain_sizes[0])
+        for size in self.domain_sizes[1:]:
+            total = total + self._describe_patches(picture, keypoints, size)[0]
+        return total, score
+
+    def _describe_patches(
+        self, picture: Image, keypoints: Keypoints, domain_size: float
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        patches = sample_patches(picture.gray, keypoints, self.spec.support * domain_size)
+        raw, score = self._engine(modelfile.LOCAL).run_batched(patches=patches)
+        return raw, score
+
+    def _augment(
+        self,
+        raw: NDArray[np.float32],
+        score: NDArray[np.float32] | None,
+        xy: NDArray[np.float32],
+        regional: NDArray[np.float32] | None,
+    ) -> NDArray[np.float32]:
+        total = raw
+        if len(raw) and "geometric" in self.terms:
+            total = total + self._engine(modelfile.GEOMETRIC).run(xy=xy, score=np.asarray(score, np.float32))[0]
+        if len(raw) and "visual" in self.terms:
+            grid = np.asarray(regional, np.float32)
+            if grid.ndim != 3 or grid.shape[0] != self.spec.regional_channels or 0 in grid.shape:
+                raise InputError(f"regional grid of shape {grid.shape}: expected ({self.spec.regional_channels}, h, w)")
+            total = total + self._engine(modelfile.VISUAL).run(grid=grid, xy=xy, raw=raw)[0]
+        norm = np.sqrt(np.square(total).sum(1, keepdims=True))
+        return np.asarray(total / np.maximum(norm, _EPS), np.float32)
+
+    def _mask(self, mask: Source, picture: Image) -> NDArray[np.uint8]:
+        allowed = read(mask, max_pixels=self.max_pixels)
+        if allowed.original_size != picture.original_size:
+            raise InputError(
+                f"mask {allowed.name} is {allowed.original_size[0]} x {allowed.original_size[1]} pixels, "
+                f"its image {picture.name} {picture.original_size[0]} x {picture.original_size[1]}: they must agree"
+            )
+        return np.asarray(cv2.resize(allowed.gray, picture.size, interpolation=cv2.INTER_NEAREST), np.uint8)
+
+    def _engine(self, name: str) -> Engine:
+        if name not in self._engines:
+            self._engines[name] = Engine(self.folder / name, self._device, self._threads)
+        return self._engines[name]
+
+
+def as_keypoints(keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint]) -> Keypoints:
+    """Keypoints from any of the forms that callers have them in."""
+    if isinstance(keypoints, Keypoints):
+        return keypoints
+    if isinstance(keypoints, Sequence) and keypoints and isinstance(keypoints[0], cv2.KeyPoint):
+        return Keypoints.from_opencv(keypoints)
+    return Keypoints.from_array(keypoints)  # type: ignore[arg-type]  # an array by now
+
+
+def unit_coordinates(keypoints: Keypoints, size: tuple[int, int]) -> NDArray[np.float32]:
+    """(N, 2) float32: the image's left and upper border at -1, its right and lower at 1."""
+    return ((keypoints.xy + 0.5) / np.float32(size) * 2 - 1).astype(np.float32)
+
+
+def regional_image(image: Image, max_side: int) -> NDArray[np.float32]:
+    """(1, 3, H, W) float32 RGB, 0 to 255: the image as regional networks see it, sides multiples of 32."""
+    width, height = image.size
+    factor = min(1.0, max_side / max(width, height))
+    target = [max(1, round(side * factor / REGIONAL_STRIDE)) * REGIONAL_STRIDE for side in (width, height)]
+    shrinks = factor < 1
+    resized = cv2.resize(image.rgb, target, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
+    return np.ascontiguousarray(resized.transpose(2, 0, 1)[None], np.float32)
+
+
+def _chosen_terms(spec: modelfile.ModelSpec, context: Context) -> tuple[str, ...]:
+    if context not in get_args(Context):
+        raise InputError(f"context is {context!r}: one of {', '.join(get_args(Context))}")
+    if context == "all":
+        return spec.terms
+    wanted = {"both": ("visual", "geometric"), "none": ()}.get(context, (context,))
+    for term in wanted:
+        if term not in spec.terms:
+            has = " and ".join(spec.terms) or "none"
+            raise InputError(f"context {context!r}: {spec.name} has no {term} term (it has {has})")
+    return tuple(wanted)

@@ -1,0 +1,102 @@
+"""A model on disk: a folder with `model.json` and its ONNX files, verified by checksum when loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from contextdesc.config import from_dict
+from contextdesc.errors import InputError
+
+FORMAT = 1
+PACKAGED = Path(__file__).parent / "weights"
+DEFAULT = "preview"
+
+LOCAL, MATCHABILITY = "local.onnx", "matchability.onnx"
+GEOMETRIC, VISUAL, REGIONAL = "geometric.onnx", "visual.onnx", "regional.onnx"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """What `model.json` says.
+
+    `local.onnx`: patches (N, 32, 32) uint8 -> raw (N, 128), score (N,).
+    `matchability.onnx` (bases without a patch network): raw (N, 128) -> score (N,).
+    `geometric.onnx`: xy (N, 2) in [-1, 1], score (N,) -> term (N, 128).
+    `regional.onnx`: image (1, 3, H, W) float RGB 0 to 255, sides multiples of 32 -> grid (C, H/32, W/32).
+    `visual.onnx`: grid (C, h, w), xy (N, 2), raw (N, 128) -> term (N, 128).
+    """
+
+    name: str
+    base: Literal["local", "rootsift", "given"]
+    files: dict[str, str]  # file name to SHA-256
+    format: int = FORMAT
+    support: float = 10.6  # patch side over keypoint size
+    descriptor_size: int = 128
+    ratio: float = 0.8  # threshold of the ratio test
+    matchability: Literal["map", "raw"] = "raw"
+    regional: str | None = None  # name of the regional network
+    regional_channels: int | None = None
+    regional_max_side: int = 1024  # pixels, longer side of the image that the regional network sees
+    interpolation: str | None = None
+    training: dict[str, Any] = field(default_factory=dict)  # data, command, seed, commit, ...
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """Context terms that the model has."""
+        return tuple(n for n, f in (("visual", VISUAL), ("geometric", GEOMETRIC)) if f in self.files)
+
+
+def resolve(model: str | Path) -> Path:
+    """The folder of a packaged model's name, or of a path."""
+    packaged = PACKAGED / str(model)
+    if isinstance(model, str) and (packaged / "model.json").is_file():
+        return packaged
+    folder = Path(model)
+    if (folder / "model.json").is_file():
+        return folder
+    if folder.exists():
+        raise InputError(f"{folder}: no model.json in it, so it is not a model")
+    raise InputError(f"{model}: neither a packaged model ({', '.join(packaged_models())}) nor a folder")
+
+
+def packaged_models() -> list[str]:
+    return sorted(path.parent.name for path in PACKAGED.glob("*/model.json"))
+
+
+def read_spec(folder: Path) -> tuple[ModelSpec, str]:
+    """Read `model.json`, verify the files beside it, and return the spec and the model's checksum."""
+    path = folder / "model.json"
+    try:
+        content = path.read_bytes()
+        values = json.loads(content)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({error}); fetch the model again") from None
+    version = values.get("format") if isinstance(values, dict) else None
+    if version != FORMAT:
+        raise InputError(f"{path}: model format {version}, this version of contextdesc reads {FORMAT}")
+    spec = from_dict(ModelSpec, values, str(path))
+    for name, expected in spec.files.items():
+        if Path(name).name != name:
+            raise InputError(f"{path}: file name {name!r} points outside of the model's folder")
+        file = folder / name
+        if not file.is_file():
+            raise InputError(f"{file}: missing; fetch the model again")
+        if sha256(file) != expected:
+            raise InputError(f"{file}: checksum differs from model.json; fetch the model again")
+    return spec, hashlib.sha256(content).hexdigest()[:16]
+
+
+def write_spec(folder: Path, spec: ModelSpec) -> None:
+    text = json.dumps(asdict(spec), indent=2, sort_keys=True) + "\n"
+    (folder / "model.json").write_text(text, encoding="utf-8")
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
