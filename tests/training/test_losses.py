@@ -41,9 +41,9 @@ def test_n_pair_agrees_with_plain_loops(masked: bool) -> None:
 
 
 def test_rows_that_are_not_matchable_are_negatives_but_not_averaged() -> None:
-    first, second, alpha = unit(1, 5, 8), unit(1, 5, 8), Temperature(10.0)()
+    first, second, alpha = unit(1, 5, 8), unit(1, 5, 8), Temperature(10.0)().detach()
     matchable = torch.tensor([[True, True, False, False, False]])
-    loss = n_pair(first, second, alpha, matchable)
+    loss = n_pair(first, second, alpha, matchable).detach()
     assert float(loss) > float(n_pair(first[:, :2], second[:, :2], alpha))
     assert float(n_pair(first, second, alpha, torch.zeros(1, 5, dtype=torch.bool))) == 0
 

@@ -58,10 +58,10 @@ def train(
             numbers = {name: round(float(value), 4) for name, value in values.items()}
             alpha = round(float(stage.temperature()), 3)
             _report(output, log, step=done, **numbers, temperature=alpha, steps_per_second=round(rate, 3))
-        if done % config.validate_every == 0 or done == config.steps:
-            _report(output, log, step=done, held_out_recall=_recall(stage))
         if done % config.checkpoint_every == 0 or done == config.steps:
             _save(path, stage, optimiser, config, done)
+        if done % config.validate_every == 0 or done == config.steps:
+            _report(output, log, step=done, held_out_recall=_recall(stage))
     return path
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cv2
 import numpy as np
@@ -27,6 +27,9 @@ from contextdesc.training.data.homography import HomographyConfig, corresponding
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+Job, Done = TypeVar("Job"), TypeVar("Done")
 
 
 @dataclass(frozen=True)
@@ -103,19 +106,29 @@ def build_homography_pairs(
         "finished": _open(folder, "finished", (len(photos),), np.uint8),
     }
     waiting = np.flatnonzero(arrays["finished"] == 0)
-    with ProcessPoolExecutor(workers, initializer=cv2.setNumThreads, initargs=(1,)) as pool:
-        jobs = ((i, photos[i], config) for i in waiting)
-        for done, (index, pairs) in enumerate(pool.map(_photo_pairs, jobs), len(photos) - len(waiting) + 1):
-            for repeat, pair in enumerate(pairs):
-                row = index * config.per_photo + repeat
-                for name in ("patches", "xy", "size", "count"):
-                    arrays[name][row] = getattr(pair, name)
-            arrays["finished"][index] = 1
-            progress(done, len(photos))
+    jobs = [(int(i), photos[i], config) for i in waiting]
+    for done, (index, pairs) in enumerate(_map(_photo_pairs, jobs, workers), len(photos) - len(jobs) + 1):
+        for repeat, pair in enumerate(pairs):
+            row = index * config.per_photo + repeat
+            for name in ("patches", "xy", "size", "count"):
+                arrays[name][row] = getattr(pair, name)
+        arrays["finished"][index] = 1
+        progress(done, len(photos))
     for array in arrays.values():
         array.flush()
     (folder / "done").touch()
     return PairSet(folder)
+
+
+def _map(work: Callable[[Job], Done], jobs: list[Job], workers: int) -> Iterator[Done]:
+    """Results in the order of the jobs, from several processes if asked for."""
+    if workers <= 1:
+        yield from map(work, jobs)
+        return
+    # A forked child of a process with running OpenCV or PyTorch threads hangs: start fresh ones.
+    fresh = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, fresh, cv2.setNumThreads, (1,)) as pool:
+        yield from pool.map(work, jobs)
 
 
 def _open(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
@@ -149,15 +162,10 @@ def photo_pair(gray: NDArray[np.uint8], rng: np.random.Generator, config: PairCo
         xy = np.empty((2, size, 2), np.float32)
         for side, (view, keypoints) in enumerate(zip((first, second), found, strict=True)):
             others = rng.permutation(np.setdiff1d(np.arange(len(keypoints)), shared[:, side]))
-            rows = np.concatenate([shared[:, side], others])
-            rows = np.resize(rows[len(shared):], size - len(shared)) if len(rows) < size else rows[len(shared):size]
-            chosen = keypoints[np.concatenate([shared[:, side], rows])]
+            others = np.resize(others, size - len(shared))  # repeated if too few
+            chosen = keypoints[np.concatenate([shared[:, side], others])]
             patches[side], xy[side] = sample_patches(view, chosen, config.support), chosen.xy
         sides = np.float32([view.shape[::-1] for view in (first, second)])
         return Pair(patches, xy, sides, len(shared))
     empty = np.zeros((2, size, PATCH, PATCH), np.uint8)
     return Pair(empty, np.zeros((2, size, 2), np.float32), np.ones((2, 2), np.float32), 0)
-
-
-def default_workers() -> int:
-    return max(1, os.cpu_count() or 1)

@@ -1,0 +1,202 @@
+"""Training on real photographs: pairs that truly correspond, a loss that falls, a resume that is exact."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from contextdesc.detection import Detector, detect
+from contextdesc.errors import ContextDescError, InputError
+from contextdesc.image import Image, find_images
+from contextdesc.model import load
+from contextdesc.training.data.homography import HomographyConfig, corresponding, two_views, warp_keypoints, warp_points
+from contextdesc.training.data.pairs import PairConfig, build_homography_pairs
+from contextdesc.training.loop import load_network, schedule, train
+from contextdesc.training.networks import LocalNetwork
+from contextdesc.training.stages import StageConfig, near_partner, warp_unit_square
+from safetensors.torch import load_file
+
+PAIRS = PairConfig(keypoints=64, min_corresponding=16, per_photo=2)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_homography_maps_one_view_to_the_other(photo: Image, seed: int) -> None:
+    plain = HomographyConfig(blur=0, noise=0, jpeg=0)
+    first, second, homography = two_views(photo.gray, np.random.default_rng(seed), plain)
+    smooth = [cv2.GaussianBlur(view, (0, 0), 2).astype(float) for view in (first, second)]
+    size = second.shape[::-1]
+    warped = cv2.warpPerspective(smooth[0], homography, size)
+    seen = cv2.warpPerspective(np.ones_like(smooth[0]), homography, size) > 0.99
+    assert seen.mean() > 0.1
+    ranks = [np.argsort(np.argsort(values[seen])) for values in (warped, smooth[1])]  # blind to gamma
+    assert np.corrcoef(ranks)[0, 1] > 0.9
+
+
+def test_corresponding_keypoints_agree_in_place_scale_and_angle(photo: Image) -> None:
+    config = HomographyConfig()
+    first, second, homography = two_views(photo.gray, np.random.default_rng(3), config)
+    found = [detect(view, Detector(None, contrast=0.02)) for view in (first, second)]
+    pairs = corresponding(found[0], found[1], homography, config)
+    assert len(pairs) > 50
+    assert len(np.unique(pairs[:, 0])) == len(np.unique(pairs[:, 1])) == len(pairs)
+    warped, partner = warp_keypoints(found[0][pairs[:, 0]], homography), found[1][pairs[:, 1]]
+    assert np.linalg.norm(warped.xy - partner.xy, axis=1).max() <= config.max_distance
+    assert np.abs(np.log2(warped.size / partner.size)).max() <= config.max_scale
+    assert np.abs((warped.angle - partner.angle + 180) % 360 - 180).max() <= config.max_angle
+
+
+def test_keypoints_turn_and_grow_with_a_similarity() -> None:
+    from contextdesc.keypoints import Keypoints
+
+    angle, zoom = np.deg2rad(40), 1.5
+    cos, sin = zoom * np.cos(angle), zoom * np.sin(angle)
+    homography = np.array([[cos, -sin, 5], [sin, cos, -3], [0, 0, 1]])
+    warped = warp_keypoints(Keypoints.from_array([[10, 20, 6, 350]]), homography)
+    np.testing.assert_allclose(warped.xy, warp_points(np.array([[10, 20]]), homography), rtol=1e-6)
+    assert warped.size[0] == pytest.approx(9, rel=1e-4)
+    assert warped.angle[0] == pytest.approx(30, abs=1e-2)
+
+
+def test_pair_sets_are_reproducible_and_resume(photo_folder: Path, tmp_path: Path) -> None:
+    photos = list(find_images([photo_folder]).values())[:4]
+    whole = build_homography_pairs(photos, tmp_path / "one", PAIRS, workers=2)
+    assert len(whole) >= 6
+    assert (whole.count[whole.usable] >= 16).all()
+    other = build_homography_pairs(photos, tmp_path / "two", PAIRS)
+    (other.folder / "done").unlink()
+    finished = np.load(other.folder / "finished.npy", mmap_mode="r+")
+    patches = np.load(other.folder / "patches.npy", mmap_mode="r+")
+    finished[2], patches[4:6] = 0, 0  # as if killed before the third photograph was written
+    finished.flush()
+    patches.flush()
+    again = build_homography_pairs(photos, tmp_path / "two", PAIRS)
+    np.testing.assert_array_equal(again.patches, whole.patches)
+    changed = build_homography_pairs(photos, tmp_path / "one", dataclasses.replace(PAIRS, seed=1))
+    assert changed.folder != whole.folder
+
+
+def test_a_damaged_cache_is_named(photo_folder: Path, tmp_path: Path) -> None:
+    photos = list(find_images([photo_folder]).values())[:2]
+    pairs = build_homography_pairs(photos, tmp_path, PAIRS)
+    (pairs.folder / "done").unlink()
+    np.save(pairs.folder / "xy.npy", np.zeros((3, 3)))
+    with pytest.raises(InputError, match=r"xy.npy: damaged cache; delete its folder"):
+        build_homography_pairs(photos, tmp_path, PAIRS)
+
+
+def test_keypoints_at_the_partner_s_place_are_no_negatives() -> None:
+    xy = np.float32([[[0, 0], [50, 0], [90, 0]], [[10, 10], [11, 10], [80, 0]]])
+    near = near_partner(xy, np.array([True, True, False]), distance=4)
+    expected = np.zeros((3, 3), bool)
+    expected[0, 1] = expected[1, 0] = True  # their partners lie on one spot of the second image
+    np.testing.assert_array_equal(near, expected)
+
+
+def test_coordinates_move_by_at_most_the_shift() -> None:
+    corners = torch.tensor([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
+    moved = warp_unit_square(corners, np.random.default_rng(0), 0.3)
+    assert 0.01 < (moved - corners).abs().max() <= 0.3
+
+
+@pytest.fixture
+def config(photo_folder: Path) -> StageConfig:
+    return StageConfig(
+        stage="local", steps=12, photos=str(photo_folder), held_out=2, keypoints=32, warmup=2,
+        validate_every=6, checkpoint_every=6, pairs=PAIRS,
+    )  # fmt: skip
+
+
+def test_resume_is_exact(config: StageConfig, tmp_path: Path) -> None:
+    """Stopped after step 6 and resumed: the same weights, bit for bit, as an undisturbed run."""
+    straight = train(config, tmp_path / "straight", tmp_path / "cache", log=lambda line: None)
+
+    def stop(line: str) -> None:
+        if '"step": 6' in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "stopped", tmp_path / "cache", log=stop)
+    stopped = train(config, tmp_path / "stopped", tmp_path / "cache", log=lambda line: None)
+    first, second = load_file(straight), load_file(stopped)
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    config: StageConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from contextdesc.training.stages import LocalStage
+
+    honest = LocalStage.loss
+
+    def broken(self: LocalStage, step: int) -> dict[str, torch.Tensor]:
+        values = honest(self, step)
+        return {**values, "loss": values["loss"] * float("nan")} if step == 8 else values
+
+    monkeypatch.setattr(LocalStage, "loss", broken)
+    with pytest.raises(ContextDescError, match="the loss is not finite at step 8"):
+        train(config, tmp_path / "run", tmp_path / "cache", log=lambda line: None)
+    assert (tmp_path / "run" / "checkpoint.safetensors").exists()
+
+
+def test_the_learning_rate_warms_up_and_falls(config: StageConfig) -> None:
+    factors = [schedule(step, config) for step in range(config.steps)]
+    assert factors[0] == 0.5
+    assert factors[1] == 1.0
+    assert all(a >= b for a, b in zip(factors[2:], factors[3:], strict=False))
+    assert factors[-1] < 0.1
+
+
+def test_mistakes_are_named(config: StageConfig, tmp_path: Path) -> None:
+    quiet = {"log": lambda line: None}
+    with pytest.raises(InputError, match="12 photographs, and 30 of them are held out"):
+        train(dataclasses.replace(config, held_out=30), tmp_path / "a", tmp_path / "cache", **quiet)
+    with pytest.raises(InputError, match="stage geometric needs 'base'"):
+        train(dataclasses.replace(config, stage="geometric"), tmp_path / "a", tmp_path / "cache", **quiet)
+    (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=r"bad.safetensors: (damaged|not a readable) checkpoint"):
+        load_network(tmp_path / "bad.safetensors", LocalNetwork())
+
+
+@pytest.mark.slow
+def test_from_photographs_to_a_model_on_the_command_line(photo_folder: Path, photo: Image, tmp_path: Path) -> None:
+    """Both stages and the export: the loss falls, held-out recall rises, the model matches."""
+
+    def contextdesc(*arguments: str | Path) -> None:
+        command = [sys.executable, "-m", "contextdesc", *map(str, arguments)]
+        subprocess.run(command, check=True, capture_output=True, timeout=500)
+
+    pairs = "[pairs]\nkeypoints = 128\nmin_corresponding = 16\nper_photo = 2\n"
+    common = f'photos = "{photo_folder}"\nheld_out = 3\nwarmup = 5\npairs_per_step = 2\nkeypoints = 64\n'
+    local, geometric = tmp_path / "local.toml", tmp_path / "geometric.toml"
+    local.write_text(f'stage = "local"\nsteps = 40\n{common}{pairs}')
+    geometric.write_text(f'stage = "geometric"\nsteps = 20\noptimiser = "adamw"\nlearning_rate = 1e-3\n{common}{pairs}')
+    cache = ("--cache", tmp_path / "cache")
+    contextdesc("train", local, "-o", tmp_path / "local", *cache)
+    checkpoint = tmp_path / "local" / "checkpoint.safetensors"
+    contextdesc("train", geometric, "-o", tmp_path / "geometric", "--base", checkpoint, *cache)
+    log = [json.loads(line) for line in (tmp_path / "local" / "log.jsonl").read_text().splitlines()]
+    losses = [entry["n_pair"] for entry in log if "n_pair" in entry]
+    recalls = [entry["held_out_recall"]["raw"] for entry in log if "held_out_recall" in entry]
+    assert losses[-1] < 2.0  # chance is log(64) = 4.2
+    assert recalls[-1] > recalls[0]
+    image = tmp_path / "photo.png"
+    cv2.imwrite(str(image), photo.rgb[..., ::-1])
+    contextdesc(
+        "export", "--local", checkpoint, "--geometric", tmp_path / "geometric" / "checkpoint.safetensors",
+        "--image", image, "-o", tmp_path / "model",
+    )  # fmt: skip
+    model = load(tmp_path / "model", detector=Detector(200))
+    assert model.spec.terms == ("geometric",)
+    assert len(model.extract(photo)) == 200
+    shutil.rmtree(tmp_path / "cache")
