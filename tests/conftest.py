@@ -56,7 +56,13 @@ def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_model(tmp_path_factory: pytest.TempPathFactory, photo: Image) -> Path:
     """A model with every part: random local, geometric and visual networks, a real regional network."""
     from contextdesc.training.export import Networks, export_model
-    from contextdesc.training.networks import GeometricConfig, GeometricContext, LocalNetwork, VisualConfig, VisualContext
+    from contextdesc.training.networks import (
+        GeometricConfig,
+        GeometricContext,
+        LocalNetwork,
+        VisualConfig,
+        VisualContext,
+    )
     from contextdesc.training.regional import EfficientNetLite0, registry_weights
 
     torch = pytest.importorskip("torch") if not CI else __import__("torch")
@@ -64,7 +70,9 @@ def small_model(tmp_path_factory: pytest.TempPathFactory, photo: Image) -> Path:
     regional = EfficientNetLite0(head=False)
     regional.load_registry_weights(registry_weights())
     visual = VisualConfig(regional_channels=320, grid_widths=(64, 32), fusion_widths=(64, 128))
-    networks = Networks(LocalNetwork(), None, GeometricContext(GeometricConfig()), VisualContext(visual), regional)
+    networks = Networks(
+        LocalNetwork(), None, GeometricContext(GeometricConfig()), VisualContext(visual), regional
+    )
     torch.nn.init.normal_(networks.geometric.last.weight, std=0.02)
     spec = ModelSpec(
         name="small", base="local", files={}, regional="efficientnet-lite0", regional_channels=320,

@@ -54,7 +54,9 @@ def test_precise_upscale_removes_a_quarter_pixel(photo: Image) -> None:
         found = detect(photo.gray, detector)
         mirrored = detect(np.ascontiguousarray(photo.gray[:, ::-1]), detector)
         x = photo.gray.shape[1] - 1 - mirrored.xy
-        apart = np.abs(found.xy[:, None, 0] - x[None, :, 0]) + np.abs(found.xy[:, None, 1] - mirrored.xy[None, :, 1])
+        apart = np.abs(found.xy[:, None, 0] - x[None, :, 0]) + np.abs(
+            found.xy[:, None, 1] - mirrored.xy[None, :, 1]
+        )
         nearest = apart.argmin(1)
         close = apart.min(1) < 1
         return float(np.median((found.xy[:, 0] - x[nearest, 0])[close]))
@@ -71,7 +73,9 @@ def test_flat_and_tiny_images_have_no_keypoints() -> None:
 def test_tiles_find_what_one_pass_finds_on_12_megapixels() -> None:
     from skimage import data
 
-    pictures = [cv2.cvtColor(p, cv2.COLOR_RGB2GRAY) for p in (data.astronaut(), data.coffee(), data.chelsea())]
+    pictures = [
+        cv2.cvtColor(p, cv2.COLOR_RGB2GRAY) for p in (data.astronaut(), data.coffee(), data.chelsea())
+    ]
     grown = [cv2.resize(p, (1000, 1000), interpolation=cv2.INTER_CUBIC) for p in (*pictures, data.camera())]
     image = np.vstack([np.hstack([grown[(r + c) % 4] for c in range(4)]) for r in range(3)])
     assert image.shape == (3000, 4000)

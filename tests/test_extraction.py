@@ -40,7 +40,9 @@ def test_all_images_are_there_and_equal_single_extraction(
         assert_equal(file["a/03.png"], model.extract(images["a/03.png"]))
 
 
-def test_npz_writes_a_file_per_image_and_resumes(model: ContextDesc, photo_folder: Path, tmp_path: Path) -> None:
+def test_npz_writes_a_file_per_image_and_resumes(
+    model: ContextDesc, photo_folder: Path, tmp_path: Path
+) -> None:
     images = find_images([photo_folder])
     extract_images(model, dict(list(images.items())[:5]), tmp_path, format="npz", quiet=True)
     report = extract_images(model, images, tmp_path, format="npz", quiet=True)
@@ -48,7 +50,9 @@ def test_npz_writes_a_file_per_image_and_resumes(model: ContextDesc, photo_folde
     assert_equal(Features.load(tmp_path / "a" / "03.png.npz"), model.extract(images["a/03.png"]))
 
 
-def test_more_images_are_added_to_an_existing_file(model: ContextDesc, photo_folder: Path, tmp_path: Path) -> None:
+def test_more_images_are_added_to_an_existing_file(
+    model: ContextDesc, photo_folder: Path, tmp_path: Path
+) -> None:
     images = find_images([photo_folder])
     path = tmp_path / "f.h5"
     extract_images(model, dict(list(images.items())[8:]), path, quiet=True)
@@ -62,7 +66,9 @@ def test_more_images_are_added_to_an_existing_file(model: ContextDesc, photo_fol
     assert path.read_bytes() == before
 
 
-def test_a_bad_image_is_listed_and_the_rest_finishes(model: ContextDesc, photo_folder: Path, tmp_path: Path) -> None:
+def test_a_bad_image_is_listed_and_the_rest_finishes(
+    model: ContextDesc, photo_folder: Path, tmp_path: Path
+) -> None:
     folder = Path(shutil.copytree(photo_folder, tmp_path / "photos"))
     (folder / "a" / "02.png").write_bytes((folder / "a" / "02.png").read_bytes()[:5000])
     (folder / "b" / "black.jpg").write_bytes(b"")
@@ -71,8 +77,10 @@ def test_a_bad_image_is_listed_and_the_rest_finishes(model: ContextDesc, photo_f
     assert set(report.failed) == {"a/02.png", "b/black.jpg"}
     assert "02.png" in report.failed["a/02.png"]
     assert len(report.done) == 11
-    with pytest.raises(InputError, match="black.jpg"):
-        extract_images(model, {"b/black.jpg": images["b/black.jpg"]}, tmp_path / "g.h5", strict=True, quiet=True)
+    with pytest.raises(InputError, match=r"black.jpg"):
+        extract_images(
+            model, {"b/black.jpg": images["b/black.jpg"]}, tmp_path / "g.h5", strict=True, quiet=True
+        )
     assert not (tmp_path / "g.h5").exists()
 
 
@@ -103,7 +111,7 @@ def test_features_of_another_model_are_not_mixed_in(
     images = {"a/00.png": photo_folder / "a" / "00.png"}
     extract_images(model, images, tmp_path / "f.h5", quiet=True)
     other = load(rootsift_model, context="none")
-    with pytest.raises(InputError, match="holds features of rootsift .* choose another output"):
+    with pytest.raises(InputError, match=r"holds features of rootsift .* choose another output"):
         extract_images(other, find_images([photo_folder]), tmp_path / "f.h5", quiet=True)
 
 
@@ -125,7 +133,9 @@ def arrays_equal(first: Path, second: Path, names: list[str]) -> None:
             assert_equal(one[name], two[name])
 
 
-def test_a_killed_run_goes_on_and_ends_the_same(rootsift_model: Path, photo_folder: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_and_ends_the_same(
+    rootsift_model: Path, photo_folder: Path, tmp_path: Path
+) -> None:
     """SIGKILL in the middle of extract and of match-set, on the real command line."""
     names = list(find_images([photo_folder]))
     base = ["--model", str(rootsift_model), "--max-keypoints", "300"]

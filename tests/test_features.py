@@ -39,7 +39,9 @@ def assert_equal(first: Features, second: Features) -> None:
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
 @pytest.mark.parametrize("rows", [0, 1, 7])
 @pytest.mark.parametrize("matchability", [True, False])
-def test_saving_and_loading_changes_nothing(tmp_path: Path, suffix: str, rows: int, matchability: bool) -> None:
+def test_saving_and_loading_changes_nothing(
+    tmp_path: Path, suffix: str, rows: int, matchability: bool
+) -> None:
     features = make(rows, matchability=matchability)
     path = tmp_path / f"f{suffix}"
     features.save(path)
@@ -93,7 +95,7 @@ def test_hloc_matches_round_trip(tmp_path: Path) -> None:
 
 
 def test_bad_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="saved as .npz or .h5"):
+    with pytest.raises(InputError, match=r"saved as .npz or .h5"):
         make(1).save(tmp_path / "f.txt")
     for suffix in (".npz", ".h5"):
         path = tmp_path / f"cut{suffix}"

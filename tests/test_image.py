@@ -132,7 +132,7 @@ def test_files_that_are_no_images(tmp_path: Path, content: bytes, message: str) 
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nowhere.jpg: no such file"):
+    with pytest.raises(InputError, match=r"nowhere.jpg: no such file"):
         read(tmp_path / "nowhere.jpg")
     with pytest.raises(InputError, match="is a folder"):
         read(tmp_path)

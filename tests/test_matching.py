@@ -35,7 +35,9 @@ def by_loops(first: np.ndarray, second: np.ndarray, ratio: float, mutual: bool) 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.8])
 @pytest.mark.parametrize("mutual", [True, False])
-def test_agrees_with_plain_loops_across_blocks(monkeypatch: pytest.MonkeyPatch, ratio: float, mutual: bool) -> None:
+def test_agrees_with_plain_loops_across_blocks(
+    monkeypatch: pytest.MonkeyPatch, ratio: float, mutual: bool
+) -> None:
     monkeypatch.setattr(matching, "_ROWS", 7)
     monkeypatch.setattr(matching, "_COLUMNS", 11)
     second = unit(60, 1)

@@ -42,7 +42,9 @@ def test_permuting_keypoints_permutes_descriptors(small_model: Path, photo: Imag
     np.testing.assert_allclose(shuffled, straight[order], **LOOSE)
 
 
-def test_every_term_changes_the_descriptor_and_leaving_it_out_restores_it(small_model: Path, photo: Image) -> None:
+def test_every_term_changes_the_descriptor_and_leaving_it_out_restores_it(
+    small_model: Path, photo: Image
+) -> None:
     keypoints = detect(photo.gray, Detector(100))
     by_context = {
         context: load(small_model, context=context).describe(photo, keypoints).descriptors
@@ -80,7 +82,9 @@ def test_augment_repeats_describe_from_its_parts(small_model: Path, photo: Image
 @pytest.mark.parametrize("count", [0, 1, 20_000])
 def test_any_number_of_keypoints(small_model: Path, photo: Image, count: int) -> None:
     rng = np.random.default_rng(0)
-    rows = np.column_stack([rng.uniform(0, 511, (count, 2)), rng.uniform(1, 30, count), rng.uniform(0, 360, count)])
+    rows = np.column_stack(
+        [rng.uniform(0, 511, (count, 2)), rng.uniform(1, 30, count), rng.uniform(0, 360, count)]
+    )
     # 20,000 patches through the local network take half a minute here: raw descriptors are given instead.
     model = load(small_model)
     if count == 20_000:
@@ -115,8 +119,8 @@ def test_max_side_gives_keypoints_in_original_pixels(small_model: Path, photo: I
     large = cv2.resize(photo.rgb, (1024, 1024), interpolation=cv2.INTER_CUBIC)
     model = load(small_model, max_side=512, detector=Detector(200))
     features = model.extract(large)
-    direct = detect(cv2.cvtColor(cv2.resize(large, (512, 512), interpolation=cv2.INTER_AREA), cv2.COLOR_RGB2GRAY),
-                    Detector(200))  # fmt: skip
+    halved = cv2.resize(large, (512, 512), interpolation=cv2.INTER_AREA)
+    direct = detect(cv2.cvtColor(halved, cv2.COLOR_RGB2GRAY), Detector(200))
     np.testing.assert_allclose(features.keypoints.xy, direct.xy * 2 + 0.5, atol=1e-3)
     np.testing.assert_allclose(features.keypoints.size, direct.size * 2, rtol=1e-5)
     again = model.describe(large, features.keypoints)
@@ -137,7 +141,7 @@ def test_mask_of_an_image(small_model: Path, photo: Image) -> None:
     mask = np.zeros((512, 512), np.uint8)
     mask[:256] = 255
     features = load(small_model, context="none", max_side=256).extract(photo, mask)
-    assert 0 < len(features)
+    assert len(features) > 0
     assert (features.keypoints.xy[:, 1] < 258).all()
     with pytest.raises(InputError, match="mask array is 3 x 3 pixels, its image astronaut 512 x 512"):
         load(small_model).extract(photo, np.ones((3, 3), np.uint8))
@@ -176,7 +180,9 @@ def test_coordinates_run_from_border_to_border() -> None:
     np.testing.assert_allclose(unit_coordinates(corners, (10, 5)), [[-1, -1], [1, 1], [0, 0]])
 
 
-@pytest.mark.parametrize(("size", "expected"), [((1, 1), (32, 32)), ((2048, 1000), (512, 256)), ((100, 90), (96, 96))])
+@pytest.mark.parametrize(
+    ("size", "expected"), [((1, 1), (32, 32)), ((2048, 1000), (512, 256)), ((100, 90), (96, 96))]
+)
 def test_regional_image_has_sides_of_32(size: tuple[int, int], expected: tuple[int, int]) -> None:
     rgb = np.zeros((size[1], size[0], 3), np.uint8)
     assert regional_image(Image(rgb, size), 512).shape == (1, 3, expected[1], expected[0])
@@ -198,8 +204,8 @@ def test_mistakes_are_named(small_model: Path, rootsift_model: Path, photo: Imag
         model.augment(np.ones((1, 128), np.float32), point, (10, 10), image=photo)
     with pytest.raises(InputError, match="the visual term needs image= or regional="):
         model.augment(np.ones((1, 128), np.float32), point, (10, 10), matchability=np.ones(1, np.float32))
+    grid = np.zeros((5, 2, 2), np.float32)
     with pytest.raises(InputError, match=r"regional grid of shape \(5, 2, 2\): expected \(320, h, w\)"):
-        grid = np.zeros((5, 2, 2), np.float32)
         model.augment(np.ones((1, 128), np.float32), point, (10, 10), None, grid, np.ones(1, np.float32))
     with pytest.raises(InputError, match="rootsift has no regional network"):
         load(rootsift_model).regional(photo)

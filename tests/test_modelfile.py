@@ -38,7 +38,10 @@ def test_the_checksum_names_the_model(model: Path) -> None:
         (lambda m: (m / "geometric.onnx").unlink(), "geometric.onnx: missing"),
         (lambda m: (m / "model.json").write_text("{"), "not valid JSON"),
         (lambda m: (m / "model.json").unlink(), "no model.json"),
-        (lambda m: edit(m, lambda v: v.update(format=9)), "model format 9, this version of contextdesc reads 1"),
+        (
+            lambda m: edit(m, lambda v: v.update(format=9)),
+            "model format 9, this version of contextdesc reads 1",
+        ),
         (lambda m: edit(m, lambda v: v.update(suport=3)), "unknown key 'suport'; did you mean 'support'?"),
         (lambda m: edit(m, lambda v: v["files"].update({"../x": "0"})), "points outside"),
         (lambda m: edit(m, lambda v: v.update(base="surf")), "base is 'surf': one of local, rootsift, given"),

@@ -16,7 +16,9 @@ from contextdesc.patches import PATCH, SUPPORT, sample_patches
 
 def turned(keypoints: Keypoints, matrix: np.ndarray, degrees: float) -> Keypoints:
     xy = keypoints.xy @ matrix[:, :2].T + matrix[:, 2]
-    return Keypoints(xy.astype(np.float32), keypoints.size, (keypoints.angle + degrees) % 360, keypoints.response)
+    return Keypoints(
+        xy.astype(np.float32), keypoints.size, (keypoints.angle + degrees) % 360, keypoints.response
+    )
 
 
 @pytest.mark.parametrize("crop", [(512, 512), (471, 313)])
@@ -25,7 +27,9 @@ def test_patches_turn_with_the_image_by_90_degrees(photo: Image, crop: tuple[int
     keypoints = detect(gray, Detector(500))
     matrix = np.array([[0, -1, gray.shape[0] - 1], [1, 0, 0]], float)
     clockwise = np.ascontiguousarray(np.rot90(gray, -1))
-    difference = sample_patches(clockwise, turned(keypoints, matrix, 90)).astype(int) - sample_patches(gray, keypoints)
+    difference = sample_patches(clockwise, turned(keypoints, matrix, 90)).astype(int) - sample_patches(
+        gray, keypoints
+    )
     assert keypoints.size.max() > 20  # several pyramid levels take part
     assert np.abs(difference).max() <= 2
     assert np.abs(difference).mean() < 0.1  # gray values: rounding of 8-bit interpolation
@@ -86,7 +90,11 @@ def test_support_scales_the_patch() -> None:
 @pytest.mark.parametrize("shape", [(1, 1), (20000, 50), (50, 40000)])
 def test_odd_sizes(shape: tuple[int, int]) -> None:
     gray = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
-    ends = [[0, 0, 2, 0], [shape[1] - 1, shape[0] - 1, 500, 45], [shape[1] * 0.75 - 0.5, shape[0] / 2 - 0.5, PATCH / SUPPORT, 0]]
+    ends = [
+        [0, 0, 2, 0],
+        [shape[1] - 1, shape[0] - 1, 500, 45],
+        [shape[1] * 0.75 - 0.5, shape[0] / 2 - 0.5, PATCH / SUPPORT, 0],
+    ]
     patches = sample_patches(gray, Keypoints.from_array(ends))
     assert patches.shape == (3, 32, 32)
     if shape == (50, 40000):  # wider than cv2.remap reads

@@ -54,7 +54,7 @@ class Detector:
             raise InputError(f"select is {self.select!r}: one of response, random")
 
     def sift(self) -> cv2.SIFT:
-        return cv2.SIFT_create(
+        return cv2.SIFT.create(
             nfeatures=0,
             nOctaveLayers=SIFT_LAYERS,
             contrastThreshold=self.contrast,
@@ -98,9 +98,7 @@ def within_budget(keypoints: Keypoints, detector: Detector) -> Keypoints:
     return keypoints[order[: detector.max_keypoints]]
 
 
-def _inside(
-    keypoints: Keypoints, gray: NDArray[np.uint8], mask: NDArray[np.generic]
-) -> NDArray[np.bool_]:
+def _inside(keypoints: Keypoints, gray: NDArray[np.uint8], mask: NDArray[np.generic]) -> NDArray[np.bool_]:
     if mask.shape != gray.shape:
         raise InputError(
             f"mask is {mask.shape[1]} x {mask.shape[0]} pixels, its image "
@@ -133,11 +131,11 @@ def _detect_tiled(gray: NDArray[np.uint8], detector: Detector) -> Keypoints:
             y, x = max(0, top - _OVERLAP), max(0, left - _OVERLAP)
             tile = gray[y : top + _TILE + _OVERLAP, x : left + _TILE + _OVERLAP]
             found = Keypoints.from_opencv(sift.detect(np.ascontiguousarray(tile), None))
-            xy = found.xy + np.float32([x, y])
+            xy = found.xy + np.array([x, y], np.float32)
             # half-open on the rounded pixel, and open-ended at the image's border
             low = np.where([left == 0, top == 0], -np.inf, [left - 0.5, top - 0.5])
-            high = [left + _TILE - 0.5, top + _TILE - 0.5]
-            high = np.where([left + _TILE >= width, top + _TILE >= height], np.inf, high)
-            mine = ((xy >= low) & (xy < high)).all(1)
+            right, bottom = left + _TILE, top + _TILE
+            high = np.where([right >= width, bottom >= height], np.inf, [right - 0.5, bottom - 0.5])
+            mine = np.asarray(((xy >= low) & (xy < high)).all(1))
             parts.append(Keypoints(xy, found.size, found.angle, found.response)[mine])
     return Keypoints.concatenate(parts)

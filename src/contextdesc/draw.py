@@ -44,7 +44,9 @@ def draw_matches(
     for image in images:
         size = (max(1, round(image.size[0] * height / image.size[1])), height)
         shrinks = size[1] < image.size[1]
-        panels.append(cv2.resize(image.rgb, size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC))
+        panels.append(
+            cv2.resize(image.rgb, size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC)
+        )
         scales.append(np.array(size) / np.array(image.original_size))
     gap = np.full((height, max(2, height // 100), 3), 255, np.uint8)
     canvas = np.ascontiguousarray(np.hstack([panels[0], gap, panels[1]]))

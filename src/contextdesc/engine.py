@@ -60,7 +60,9 @@ def providers(device: Device) -> list[str]:
         raise InputError(f"device is {device!r}: one of auto, cpu, cuda")
     has_cuda = "CUDAExecutionProvider" in ort.get_available_providers()
     if device == "cuda" and not has_cuda:
-        raise InputError("device cuda: this ONNX Runtime has no CUDA; pip install onnxruntime-gpu, or use cpu")
+        raise InputError(
+            "device cuda: this ONNX Runtime has no CUDA; pip install onnxruntime-gpu, or use cpu"
+        )
     if device != "cpu" and has_cuda:
         return ["CUDAExecutionProvider", "CPUExecutionProvider"]
     return ["CPUExecutionProvider"]

@@ -151,7 +151,9 @@ def read_keypoints(folder: Path, name: str) -> Keypoints:
             except InputError as error:
                 raise InputError(f"{path}: {error}") from None
             except (OSError, ValueError) as error:
-                raise InputError(f"{path}: not keypoints ({error}); give rows x y or x y size angle") from None
+                raise InputError(
+                    f"{path}: not keypoints ({error}); give rows x y or x y size angle"
+                ) from None
     raise InputError(f"{folder / name}.npy or .txt: no keypoints for {name}")
 
 

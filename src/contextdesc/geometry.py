@@ -7,7 +7,7 @@ and the relative pose.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import cv2
 import numpy as np
@@ -97,7 +97,7 @@ def verify(
         return nothing if len(rows) < _MINIMUM[geometry] else _essential(points, threshold, intrinsics)
     if len(rows) < _MINIMUM[geometry]:
         return nothing
-    estimate = cv2.findHomography if geometry == "homography" else cv2.findFundamentalMat
+    estimate: Any = cv2.findHomography if geometry == "homography" else cv2.findFundamentalMat
     options = {"maxIters": ITERATIONS, "confidence": CONFIDENCE}
     matrix, mask = estimate(points[:, 0], points[:, 1], cv2.USAC_MAGSAC, threshold, **options)
     if matrix is None or mask is None or matrix.shape != (3, 3):
@@ -113,13 +113,15 @@ def _essential(
         for side in (0, 1)
     ]
     focal = np.mean([k[0, 0] + k[1, 1] for k in intrinsics]) / 2
-    matrix, mask = cv2.findEssentialMat(
+    estimate: Any = cv2.findEssentialMat
+    matrix, mask = estimate(
         rays[0], rays[1], np.eye(3), cv2.USAC_MAGSAC, CONFIDENCE, threshold / focal, ITERATIONS
     )
     if matrix is None or mask is None or matrix.shape != (3, 3):
         return Verification("essential", None, points, np.zeros(len(points), np.bool_))
     inliers = mask.ravel().astype(np.bool_)
-    _, rotation, translation, _ = cv2.recoverPose(matrix, rays[0], rays[1], np.eye(3), mask=mask.copy())
+    recover: Any = cv2.recoverPose
+    _, rotation, translation, _ = recover(matrix, rays[0], rays[1], np.eye(3), mask=mask.copy())
     return Verification("essential", matrix, points, inliers, (rotation, translation.ravel()))
 
 

@@ -117,9 +117,7 @@ def find_images(roots: list[Path]) -> dict[str, Path]:
                     f"{found[name]} and {path} would both be called {name}: give their common folder"
                 )
     if not found:
-        raise InputError(
-            f"{', '.join(map(str, roots))}: no images here (looked for {', '.join(SUFFIXES)})"
-        )
+        raise InputError(f"{', '.join(map(str, roots))}: no images here (looked for {', '.join(SUFFIXES)})")
     return dict(sorted(found.items()))
 
 

@@ -64,7 +64,7 @@ class Journal:
     def append(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Add a finished piece; it is safe from a kill of this process when the call returns."""
         stream = BytesIO()
-        np.savez(stream, **arrays)
+        np.savez(stream, **arrays)  # type: ignore[arg-type]  # the stub confuses names and options
         name, payload = key.encode(), stream.getvalue()
         self._file.seek(0, 2)
         checksum = zlib.crc32(payload, zlib.crc32(name))

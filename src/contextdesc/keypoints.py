@@ -64,9 +64,7 @@ class Keypoints:
 
     @classmethod
     def from_opencv(cls, keypoints: Sequence[cv2.KeyPoint]) -> Keypoints:
-        rows = np.array(
-            [(*k.pt, k.size, k.angle, k.response) for k in keypoints], np.float32
-        ).reshape(-1, 5)
+        rows = np.array([(*k.pt, k.size, k.angle, k.response) for k in keypoints], np.float32).reshape(-1, 5)
         angle = np.where(rows[:, 3] < 0, 0, rows[:, 3])  # OpenCV writes -1 for "no angle"
         return cls(rows[:, :2].copy(), rows[:, 2].copy(), angle, rows[:, 4].copy())
 
@@ -84,7 +82,7 @@ class Keypoints:
             row = int(np.flatnonzero(~np.isfinite(rows).all(1))[0])
             raise InputError(f"keypoint {row} is not finite: {rows[row].tolist()}")
         if rows.shape[1] == 2:
-            rows = np.hstack([rows, np.tile(np.float32([DEFAULT_SIZE, 0]), (len(rows), 1))])
+            rows = np.hstack([rows, np.tile(np.array([DEFAULT_SIZE, 0], np.float32), (len(rows), 1))])
         if (rows[:, 2] <= 0).any():
             row = int(np.flatnonzero(rows[:, 2] <= 0)[0])
             raise InputError(f"keypoint {row} has size {rows[row, 2]}: sizes are positive pixels")

@@ -101,9 +101,7 @@ def all_pairs(names: list[str]) -> list[tuple[str, str]]:
     return [(first, second) for i, first in enumerate(names) for second in names[i + 1 :]]
 
 
-def _finished(
-    journal: Journal, keys: dict[tuple[str, str], str]
-) -> Iterator[tuple[str, str, int, Matches]]:
+def _finished(journal: Journal, keys: dict[tuple[str, str], str]) -> Iterator[tuple[str, str, int, Matches]]:
     for (first, second), key in keys.items():
         arrays = journal[key]
         matches = Matches(arrays["indices"].astype(np.int64), arrays["similarity"])

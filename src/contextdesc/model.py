@@ -120,7 +120,7 @@ class ContextDesc:
         """
         picture = read(image, self.max_side, self.max_pixels)
         given = as_keypoints(keypoints)
-        return self._features(picture, given.scaled(1 / picture.scale), given)
+        return self._features(picture, given.scaled(np.reciprocal(picture.scale)), given)
 
     def augment(
         self,
@@ -162,7 +162,9 @@ class ContextDesc:
             (matchability,) = self._engine(modelfile.MATCHABILITY).run_batched(raw=raw)
         if "visual" in self.terms and regional is None:
             if image is None:
-                raise InputError("the visual term needs image= or regional=; or load with context 'geometric'")
+                raise InputError(
+                    "the visual term needs image= or regional=; or load with context 'geometric'"
+                )
             regional = self.regional(image)
         return self._augment(raw, matchability, unit_coordinates(given, size), regional)
 
@@ -171,7 +173,7 @@ class ContextDesc:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """The base's descriptors (N, 128), not normalised, and matchability scores (N,), for `augment`."""
         picture = read(image, self.max_side, self.max_pixels)
-        return self._raw(picture, as_keypoints(keypoints).scaled(1 / picture.scale))
+        return self._raw(picture, as_keypoints(keypoints).scaled(np.reciprocal(picture.scale)))
 
     def regional(self, image: Source) -> NDArray[np.float32]:
         """The grid of regional features of an image, (C, h, w) float32."""
@@ -234,11 +236,15 @@ class ContextDesc:
     ) -> NDArray[np.float32]:
         total = raw
         if len(raw) and "geometric" in self.terms:
-            total = total + self._engine(modelfile.GEOMETRIC).run(xy=xy, score=np.asarray(score, np.float32))[0]
+            total = (
+                total + self._engine(modelfile.GEOMETRIC).run(xy=xy, score=np.asarray(score, np.float32))[0]
+            )
         if len(raw) and "visual" in self.terms:
             grid = np.asarray(regional, np.float32)
             if grid.ndim != 3 or grid.shape[0] != self.spec.regional_channels or 0 in grid.shape:
-                raise InputError(f"regional grid of shape {grid.shape}: expected ({self.spec.regional_channels}, h, w)")
+                raise InputError(
+                    f"regional grid of shape {grid.shape}: expected ({self.spec.regional_channels}, h, w)"
+                )
             total = total + self._engine(modelfile.VISUAL).run(grid=grid, xy=xy, raw=raw)[0]
         norm = np.sqrt(np.square(total).sum(1, keepdims=True))
         return np.asarray(total / np.maximum(norm, _EPS), np.float32)
@@ -246,9 +252,9 @@ class ContextDesc:
     def _mask(self, mask: Source, picture: Image) -> NDArray[np.uint8]:
         allowed = read(mask, max_pixels=self.max_pixels)
         if allowed.original_size != picture.original_size:
+            mask_size, size = (" x ".join(map(str, i.original_size)) for i in (allowed, picture))
             raise InputError(
-                f"mask {allowed.name} is {allowed.original_size[0]} x {allowed.original_size[1]} pixels, "
-                f"its image {picture.name} {picture.original_size[0]} x {picture.original_size[1]}: they must agree"
+                f"mask {allowed.name} is {mask_size} pixels, its image {picture.name} {size}: they must agree"
             )
         return np.asarray(cv2.resize(allowed.gray, picture.size, interpolation=cv2.INTER_NEAREST), np.uint8)
 
@@ -262,14 +268,14 @@ def as_keypoints(keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint]) -> K
     """Keypoints from any of the forms that callers have them in."""
     if isinstance(keypoints, Keypoints):
         return keypoints
-    if isinstance(keypoints, Sequence) and keypoints and isinstance(keypoints[0], cv2.KeyPoint):
+    if isinstance(keypoints, (list, tuple)) and keypoints and isinstance(keypoints[0], cv2.KeyPoint):
         return Keypoints.from_opencv(keypoints)
     return Keypoints.from_array(keypoints)  # type: ignore[arg-type]  # an array by now
 
 
 def unit_coordinates(keypoints: Keypoints, size: tuple[int, int]) -> NDArray[np.float32]:
     """(N, 2) float32: the image's left and upper border at -1, its right and lower at 1."""
-    return ((keypoints.xy + 0.5) / np.float32(size) * 2 - 1).astype(np.float32)
+    return ((keypoints.xy + 0.5) / np.array(size, np.float32) * 2 - 1).astype(np.float32)
 
 
 def regional_image(image: Image, max_side: int) -> NDArray[np.float32]:

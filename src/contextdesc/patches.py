@@ -52,7 +52,7 @@ def sample_patches(
         if index:
             level = _halve(level)
         rows = np.flatnonzero(level_of == index)
-        scale = np.float32([level.shape[1] / width, level.shape[0] / height])
+        scale = np.array([level.shape[1] / width, level.shape[0] / height], np.float32)
         centre = (keypoints.xy[rows] + np.float32(0.5)) * scale - np.float32(0.5)
         axes = _patch_axes(step[rows], keypoints.angle[rows]) * scale
         for part, tile, origin in _tiles(level, centre, axes):
@@ -92,7 +92,7 @@ def _tiles(
         rows = np.flatnonzero((cell == (x, y)).all(1))
         left, top = max(0, x * _TILE - reach), max(0, y * _TILE - reach)
         crop = level[top : (y + 1) * _TILE + reach, left : (x + 1) * _TILE + reach]
-        tiles.append((rows, np.ascontiguousarray(crop), np.float32([left, top])))
+        tiles.append((rows, np.ascontiguousarray(crop), np.array([left, top], np.float32)))
     return tiles
 
 

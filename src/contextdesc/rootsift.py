@@ -21,7 +21,7 @@ def sift_descriptors(
     """OpenCV's SIFT descriptors of given keypoints, (N, 128) float32, row i for keypoint i."""
     if not len(keypoints):
         return np.zeros((0, 128), np.float32)
-    sift = cv2.SIFT_create(0, SIFT_LAYERS, sigma=SIFT_SIGMA, enable_precise_upscale=precise_upscale)
+    sift = cv2.SIFT.create(0, SIFT_LAYERS, sigma=SIFT_SIGMA, enable_precise_upscale=precise_upscale)
     _, descriptors = sift.compute(gray, keypoints.to_opencv())
     return np.asarray(descriptors, np.float32)
 

@@ -30,7 +30,9 @@ def sample_pair() -> tuple[Image, Image, NDArray[np.float32]]:
     return Image(left, size, "motorcycle, left"), Image(right, size, "motorcycle, right"), known
 
 
-def disparity_precision(points: NDArray[np.float32], disparity: NDArray[np.float32], within: float = 3.0) -> float:
+def disparity_precision(
+    points: NDArray[np.float32], disparity: NDArray[np.float32], within: float = 3.0
+) -> float:
     """Share of matches (M, 2, 2) of the sample pair that its disparity confirms, among those it knows.
 
     A match of (x, y) on the left is right at (x - disparity, y) on the right, within some pixels.

@@ -43,7 +43,9 @@ def scene(tmp_path: Path, photo: Image) -> Path:
 
 
 def test_a_shifted_image_is_easy(scene: Path) -> None:
-    table = heinly.run(scene.parent, {"sift": build_method("sift"), "rootsift": build_method("rootsift")}, [0])
+    table = heinly.run(
+        scene.parent, {"sift": build_method("sift"), "rootsift": build_method("rootsift")}, [0]
+    )
     assert table["sift"]["shift"] > 75
     assert table["rootsift"]["mean"] == table["rootsift"]["shift"] > 75
 

@@ -67,7 +67,9 @@ def test_match_prints_counts_and_a_verdict(small_model: Path, photo_folder: Path
     assert PIL.Image.open(tmp_path / "m.jpg").format == "JPEG"
 
 
-def test_relative_pose_needs_and_uses_a_focal_length(small_model: Path, photo_folder: Path, tmp_path: Path) -> None:
+def test_relative_pose_needs_and_uses_a_focal_length(
+    small_model: Path, photo_folder: Path, tmp_path: Path
+) -> None:
     images = (photo_folder / "a" / "00.png", photo_folder / "a" / "04.png")
     options = ("--model", small_model, "--context", "none", "--no-picture", "--geometry", "essential")
     out = run("match", *images, *options)

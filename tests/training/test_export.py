@@ -55,7 +55,9 @@ def test_a_model_that_disagrees_is_not_written(
     photo: Image, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "m"
-    network = local_with_statistics(torch.from_numpy(sample_patches(photo.gray, detect(photo.gray, Detector(64)))))
+    network = local_with_statistics(
+        torch.from_numpy(sample_patches(photo.gray, detect(photo.gray, Detector(64))))
+    )
     export_model(Networks(local=network), ModelSpec("m", "local", {}), folder, photo)
     before = (folder / "model.json").read_bytes()
     honest = export._export
@@ -66,7 +68,9 @@ def test_a_model_that_disagrees_is_not_written(
             next(module.parameters()).mul_(1.01)
 
     monkeypatch.setattr(export, "_export", off_by_a_little)
-    with pytest.raises(ContextDescError, match=r"local.onnx: ONNX Runtime and PyTorch differ by .* not written"):
+    with pytest.raises(
+        ContextDescError, match=r"local.onnx: ONNX Runtime and PyTorch differ by .* not written"
+    ):
         export_model(Networks(local=network), ModelSpec("other", "local", {}), folder, photo)
     assert (folder / "model.json").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
@@ -124,6 +128,6 @@ def test_geometric_part_is_checked_too(tmp_path: Path, photo: Image, monkeypatch
     monkeypatch.setattr(export, "PARITY", -1.0)
     assert PARITY == 1e-4
     network = GeometricContext()
-    with pytest.raises(ContextDescError, match="geometric.onnx"):
+    with pytest.raises(ContextDescError, match=r"geometric.onnx"):
         export_model(Networks(geometric=network), ModelSpec("g", "rootsift", {}), tmp_path / "g", photo)
     assert not (tmp_path / "g").exists()

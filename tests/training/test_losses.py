@@ -32,8 +32,12 @@ def test_n_pair_agrees_with_plain_loops(masked: bool) -> None:
             if not matchable[b, i]:
                 continue
             positive = math.exp(3 * float(first[b, i] @ second[b, i]))
-            row = sum(math.exp(3 * float(first[b, i] @ second[b, j])) for j in range(6) if not ignored[b, i, j])
-            column = sum(math.exp(3 * float(first[b, j] @ second[b, i])) for j in range(6) if not ignored[b, j, i])
+            row = sum(
+                math.exp(3 * float(first[b, i] @ second[b, j])) for j in range(6) if not ignored[b, i, j]
+            )
+            column = sum(
+                math.exp(3 * float(first[b, j] @ second[b, i])) for j in range(6) if not ignored[b, j, i]
+            )
             total -= (math.log(positive / row) + math.log(positive / column)) / 2
             rows += 1
     loss = n_pair(first, second, alpha, matchable if masked else None, ignored)

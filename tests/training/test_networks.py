@@ -25,7 +25,13 @@ from contextdesc.training.networks import (
     interpolate,
     standardise,
 )
-from contextdesc.training.regional import EfficientNetLite0, RegionalConfig, ResNet50, build_regional, registry_weights
+from contextdesc.training.regional import (
+    EfficientNetLite0,
+    RegionalConfig,
+    ResNet50,
+    build_regional,
+    registry_weights,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +42,9 @@ def _seed() -> None:
 def test_parameters_of_the_release_configuration() -> None:
     """The counts of the paper's cost table."""
     assert count_parameters(LocalNetwork()) == pytest.approx(2.39e6, rel=0.002)
-    assert count_parameters(VisualContext(VisualConfig(regional_channels=2048))) == pytest.approx(3.11e6, rel=0.002)
+    assert count_parameters(VisualContext(VisualConfig(regional_channels=2048))) == pytest.approx(
+        3.11e6, rel=0.002
+    )
     assert count_parameters(GeometricContext()) == pytest.approx(0.083e6, rel=0.002)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import shutil
 import subprocess
@@ -13,17 +14,23 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from contextdesc.detection import Detector, detect
 from contextdesc.errors import ContextDescError, InputError
 from contextdesc.image import Image, find_images
 from contextdesc.model import load
-from contextdesc.training.data.homography import HomographyConfig, corresponding, two_views, warp_keypoints, warp_points
+from contextdesc.training.data.homography import (
+    HomographyConfig,
+    corresponding,
+    two_views,
+    warp_keypoints,
+    warp_points,
+)
 from contextdesc.training.data.pairs import PairConfig, build_homography_pairs
 from contextdesc.training.loop import load_network, schedule, train
 from contextdesc.training.networks import LocalNetwork
 from contextdesc.training.stages import StageConfig, near_partner, warp_unit_square
-from safetensors.torch import load_file
 
 PAIRS = PairConfig(keypoints=64, min_corresponding=16, per_photo=2)
 
@@ -153,7 +160,7 @@ def test_the_learning_rate_warms_up_and_falls(config: StageConfig) -> None:
     factors = [schedule(step, config) for step in range(config.steps)]
     assert factors[0] == 0.5
     assert factors[1] == 1.0
-    assert all(a >= b for a, b in zip(factors[2:], factors[3:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(factors[2:]))
     assert factors[-1] < 0.1
 
 
@@ -169,7 +176,9 @@ def test_mistakes_are_named(config: StageConfig, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_from_photographs_to_a_model_on_the_command_line(photo_folder: Path, photo: Image, tmp_path: Path) -> None:
+def test_from_photographs_to_a_model_on_the_command_line(
+    photo_folder: Path, photo: Image, tmp_path: Path
+) -> None:
     """Both stages and the export: the loss falls, held-out recall rises, the model matches."""
 
     def contextdesc(*arguments: str | Path) -> None:
@@ -180,7 +189,9 @@ def test_from_photographs_to_a_model_on_the_command_line(photo_folder: Path, pho
     common = f'photos = "{photo_folder}"\nheld_out = 3\nwarmup = 5\npairs_per_step = 2\nkeypoints = 64\n'
     local, geometric = tmp_path / "local.toml", tmp_path / "geometric.toml"
     local.write_text(f'stage = "local"\nsteps = 40\n{common}{pairs}')
-    geometric.write_text(f'stage = "geometric"\nsteps = 20\noptimiser = "adamw"\nlearning_rate = 1e-3\n{common}{pairs}')
+    geometric.write_text(
+        f'stage = "geometric"\nsteps = 20\noptimiser = "adamw"\nlearning_rate = 1e-3\n{common}{pairs}'
+    )
     cache = ("--cache", tmp_path / "cache")
     contextdesc("train", local, "-o", tmp_path / "local", *cache)
     checkpoint = tmp_path / "local" / "checkpoint.safetensors"

@@ -32,7 +32,8 @@ app.command("benchmark")(benchmark.command)
 app.command("train")(train.command)
 app.command("export")(export.command)
 
-_UsageError = typer.BadParameter.__mro__[1]  # its home differs between versions of Typer
+# Its home differs between versions of Typer.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 def _version(wanted: bool) -> None:
@@ -57,7 +58,7 @@ def main() -> NoReturn:
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except _UsageError as error:
-        message = error.format_message()  # type: ignore[attr-defined]
+        message = getattr(error, "format_message", error.__str__)()
         _fail(f"{message} (see contextdesc --help)", 2)
     except (typer.Abort, KeyboardInterrupt):
         _fail("stopped; what was finished is kept, the same command goes on", 130)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,15 +12,18 @@ import typer
 from contextdesc.cli import options as o
 
 
-class Protocol(str, Enum):
+class Protocol(StrEnum):
     heinly = "heinly"
 
 
 def command(
-    name: Annotated[Protocol, typer.Argument(help="heinly: recall per transformation, Oxford affine layout.")],
+    name: Annotated[
+        Protocol, typer.Argument(help="heinly: recall per transformation, Oxford affine layout.")
+    ],
     data: Annotated[Path, typer.Option(help="Folder of the data, in its published layout.")],
     methods: Annotated[
-        str, typer.Option(help="Comma-separated: sift, rootsift, a model, or MODEL:none for its raw descriptor.")
+        str,
+        typer.Option(help="Comma-separated: sift, rootsift, a model, or MODEL:none for its raw descriptor."),
     ] = "sift,rootsift,preview",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the numbers as JSON.")] = None,
     seeds: Annotated[int, typer.Option(help="Number of random draws of keypoints.", min=1)] = 5,

@@ -99,7 +99,11 @@ def _print(report: dict[str, Any]) -> None:
     for name, state in report["models"].items():
         print(f"model {name}: {state}")
     for extra, missing in report["missing_of_extras"].items():
-        state = f"not installed ({', '.join(missing)}): pip install 'contextdesc[{extra}]'" if missing else "ready"
+        state = (
+            f"not installed ({', '.join(missing)}): pip install 'contextdesc[{extra}]'"
+            if missing
+            else "ready"
+        )
         print(f"extra {extra}: {state}")
     for problem in report["problems"]:
         print(f"problem: {problem}")

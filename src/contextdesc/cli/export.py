@@ -16,7 +16,9 @@ def command(
     geometric: Annotated[Path | None, typer.Option(help="Checkpoint of the stage `geometric`.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; default the folder's.")] = None,
     ratio: Annotated[float, typer.Option(help="Threshold of the ratio test.")] = 0.8,
-    card: Annotated[Path | None, typer.Option(help="JSON file with what model.json says of the training.")] = None,
+    card: Annotated[
+        Path | None, typer.Option(help="JSON file with what model.json says of the training.")
+    ] = None,
 ) -> None:
     """Write a model that `contextdesc match --model DIR` uses, after checking that it agrees."""
     from contextdesc.errors import InputError

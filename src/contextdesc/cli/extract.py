@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from contextdesc.extraction import Report
 
 
-class FormatChoice(str, Enum):
+class FormatChoice(StrEnum):
     h5 = "h5"
     npz = "npz"
 
@@ -24,8 +24,12 @@ class FormatChoice(str, Enum):
 def command(
     images: o.Images,
     output: Annotated[Path, typer.Option("--output", "-o", help="The .h5 file, or a folder for npz.")],
-    format: Annotated[FormatChoice, typer.Option(help="h5: hloc's layout; npz: a file per image.")] = FormatChoice.h5,
-    masks: Annotated[Path | None, typer.Option(help="Folder of masks, NAME.png, black where nothing is.")] = None,
+    format: Annotated[
+        FormatChoice, typer.Option(help="h5: hloc's layout; npz: a file per image.")
+    ] = FormatChoice.h5,
+    masks: Annotated[
+        Path | None, typer.Option(help="Folder of masks, NAME.png, black where nothing is.")
+    ] = None,
     keypoints: Annotated[
         Path | None, typer.Option(help="Folder of NAME.txt or NAME.npy: describe these keypoints.")
     ] = None,
@@ -69,7 +73,12 @@ def command(
 def finish(report: Report, output: Path, what: str, as_json: bool) -> None:
     """Say what a run over many pieces did; exit with 1 if some failed."""
     if as_json:
-        numbers = {"output": str(output), "done": len(report.done), "before": report.before, "failed": report.failed}
+        numbers = {
+            "output": str(output),
+            "done": len(report.done),
+            "before": report.before,
+            "failed": report.failed,
+        }
         print(json.dumps(numbers, indent=2))
     else:
         total = len(report.done) + report.before

@@ -36,7 +36,9 @@ def command(
     no_mutual: o.NoMutual = False,
     geometry: o.Geometry = o.GeometryChoice.fundamental,
     threshold: o.Threshold = 2.0,
-    focal: Annotated[float | None, typer.Option(help="Focal length in pixels, for `essential`; else EXIF.")] = None,
+    focal: Annotated[
+        float | None, typer.Option(help="Focal length in pixels, for `essential`; else EXIF.")
+    ] = None,
     device: o.Device = o.DeviceChoice.auto,
     threads: o.Threads = 0,
 ) -> None:
@@ -93,7 +95,9 @@ def _print(images: list[Image], features: list[Features], result: Verification, 
     )
     if result.pose is not None:
         rotation, translation = result.pose
-        print(f"relative pose: rotation {rotation.round(4).tolist()}, direction {translation.round(4).tolist()}")
+        print(
+            f"relative pose: rotation {rotation.round(4).tolist()}, direction {translation.round(4).tolist()}"
+        )
     print(f"verdict: {result.verdict}")
     if picture is not None:
         print(f"picture: {picture}")

@@ -38,7 +38,8 @@ def command(
         with FeatureFile(features) as file:
             chosen = all_pairs(file.names)
     report = match_pairs(
-        features, chosen, output, ratio=ratio, mutual=not no_mutual, geometry=verify and verify.value,
+        features, chosen, output, ratio=ratio, mutual=not no_mutual,
+        geometry=None if verify is None else verify.value,  # type: ignore[arg-type]  # the same names
         force=force, restart=restart, quiet=quiet or json_,
     )  # fmt: skip
     finish(report, output, "pairs", json_)

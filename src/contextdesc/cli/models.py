@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from contextdesc.cli import options as o
 
@@ -11,7 +12,7 @@ def command(json_: o.Json = False) -> None:
     """List the packaged models; the default one is marked."""
     from contextdesc import modelfile
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in modelfile.packaged_models():
         folder = modelfile.PACKAGED / name
         spec, checksum = modelfile.read_spec(folder)
@@ -33,6 +34,9 @@ def command(json_: o.Json = False) -> None:
         return
     for row in rows:
         mark = " (default)" if row["default"] else ""
-        context = " + ".join(row["context"]) or "none"  # type: ignore[arg-type]
-        print(f"{row['name']}{mark}: base {row['base']}, context {context}, {row['megabytes']} MB, ratio {row['ratio']}")
+        context = " + ".join(row["context"]) or "none"
+        print(
+            f"{row['name']}{mark}: base {row['base']}, context {context}, {row['megabytes']} MB, "
+            f"ratio {row['ratio']}"
+        )
         print(f"    {row['summary']}")

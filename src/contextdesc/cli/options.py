@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from contextdesc.model import ContextDesc
 
 
-class ContextChoice(str, Enum):
+class ContextChoice(StrEnum):
     all = "all"
     both = "both"
     visual = "visual"
@@ -20,18 +20,18 @@ class ContextChoice(str, Enum):
     none = "none"
 
 
-class SelectChoice(str, Enum):
+class SelectChoice(StrEnum):
     response = "response"
     random = "random"
 
 
-class DeviceChoice(str, Enum):
+class DeviceChoice(StrEnum):
     auto = "auto"
     cpu = "cpu"
     cuda = "cuda"
 
 
-class GeometryChoice(str, Enum):
+class GeometryChoice(StrEnum):
     fundamental = "fundamental"
     homography = "homography"
     essential = "essential"
@@ -45,7 +45,9 @@ Seed = Annotated[int, typer.Option(help="Of a random selection.")]
 Contrast = Annotated[float, typer.Option(help="SIFT's contrast threshold; lower finds more.", min=0.0)]
 Upright = Annotated[bool, typer.Option("--upright", help="Ignore orientation: images that do not turn.")]
 MaxSide = Annotated[int, typer.Option(help="Downscale images to this longer side; 0 for never.", min=0)]
-MaxPixels = Annotated[int, typer.Option(help="Refuse files with more pixels; 0 for the default limit.", min=0)]
+MaxPixels = Annotated[
+    int, typer.Option(help="Refuse files with more pixels; 0 for the default limit.", min=0)
+]
 DomainSizes = Annotated[str, typer.Option(help="Patch sizes to sum, such as 1,2 (the paper's A.4).")]
 Device = Annotated[DeviceChoice, typer.Option(help="Where the networks run.")]
 Threads = Annotated[int, typer.Option(help="Of the networks; 0 for all cores.", min=0)]
@@ -84,7 +86,11 @@ def load_model(
     except ValueError:
         raise InputError(f"--domain-sizes {domain_sizes!r}: give numbers such as 1,2") from None
     detector = Detector(
-        max_keypoints=max_keypoints or None, select=select.value, seed=seed, contrast=contrast, upright=upright
+        max_keypoints=max_keypoints or None,
+        select=select.value,
+        seed=seed,
+        contrast=contrast,
+        upright=upright,
     )
     return load(
         model,

@@ -13,10 +13,18 @@ import typer
 def command(
     config: Annotated[Path, typer.Argument(help="TOML file of the stage; see configs/.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of checkpoint and log.")],
-    photos: Annotated[Path | None, typer.Option(help="Folder of photographs, instead of the config's.")] = None,
-    base: Annotated[Path | None, typer.Option(help="Checkpoint of the frozen network, instead of the config's.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Number of steps, instead of the config's.", min=1)] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder of prepared pairs; default OUTPUT/cache.")] = None,
+    photos: Annotated[
+        Path | None, typer.Option(help="Folder of photographs, instead of the config's.")
+    ] = None,
+    base: Annotated[
+        Path | None, typer.Option(help="Checkpoint of the frozen network, instead of the config's.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Number of steps, instead of the config's.", min=1)
+    ] = None,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder of prepared pairs; default OUTPUT/cache.")
+    ] = None,
     workers: Annotated[int, typer.Option(help="Processes that prepare pairs; 0 for every core.", min=0)] = 0,
 ) -> None:
     """Train a stage; an unfinished run in OUTPUT is continued."""

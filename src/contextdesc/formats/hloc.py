@@ -81,9 +81,12 @@ class FeatureFile:
             width, height = (int(side) for side in group["image_size"])
         except (KeyError, OSError, ValueError, IndexError) as error:
             raise InputError(f"{self.path}: features of {name} are damaged ({error})") from None
-        source = (str(group.attrs.get(key, "unknown")) for key in ("model", "checksum", "context"))
+        model, checksum, context = (
+            str(group.attrs.get(key, "unknown")) for key in ("model", "checksum", "context")
+        )
         ratio = float(group.attrs.get("ratio", 1.0))
-        return Features(keypoints, descriptors, (width, height), *source, ratio, matchability)
+        size = (width, height)
+        return Features(keypoints, descriptors, size, model, checksum, context, ratio, matchability)
 
     def __enter__(self) -> FeatureFile:
         return self

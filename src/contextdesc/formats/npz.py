@@ -40,7 +40,7 @@ def from_arrays(arrays: Any, where: str) -> Features:
         keypoints = Keypoints(*(arrays[name] for name in ("xy", "size", "angle", "response")))
         model, checksum, context = (str(text) for text in arrays["source"])
         width, height = (int(side) for side in arrays["image_size"])
-        matchability = arrays["matchability"] if "matchability" in arrays else None
+        matchability = arrays["matchability"] if "matchability" in arrays else None  # noqa: SIM401  # not a dict
         descriptors, ratio = arrays["descriptors"], float(arrays["ratio"])
     except (KeyError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(f"{where}: not features of contextdesc ({error})") from None
@@ -49,7 +49,7 @@ def from_arrays(arrays: Any, where: str) -> Features:
 
 def write(path: Path, features: Features) -> None:
     with replacing(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, **to_arrays(features))
+        np.savez(file, **to_arrays(features))  # type: ignore[arg-type]  # as in journal.py
 
 
 def read(path: Path) -> Features:

@@ -126,7 +126,7 @@ class _Matchability(nn.Module):
         self.network = network
 
     def forward(self, raw: Tensor) -> Tensor:
-        return self.network(raw)  # type: ignore[no-any-return]
+        return self.network(raw)
 
 
 class _Geometric(nn.Module):
@@ -135,7 +135,7 @@ class _Geometric(nn.Module):
         self.network = network
 
     def forward(self, xy: Tensor, score: Tensor) -> Tensor:
-        return self.network(xy.unsqueeze(0), score.unsqueeze(0)).squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
+        return self.network(xy.unsqueeze(0), score.unsqueeze(0)).squeeze(0).transpose(0, 1)
 
 
 class _Visual(nn.Module):
@@ -145,7 +145,7 @@ class _Visual(nn.Module):
 
     def forward(self, grid: Tensor, xy: Tensor, raw: Tensor) -> Tensor:
         term = self.network(grid.unsqueeze(0), xy.unsqueeze(0), raw.unsqueeze(0))
-        return term.squeeze(0).transpose(0, 1)  # type: ignore[no-any-return]
+        return term.squeeze(0).transpose(0, 1)
 
 
 class _Regional(nn.Module):
@@ -154,7 +154,7 @@ class _Regional(nn.Module):
         self.network = network
 
     def forward(self, image: Tensor) -> Tensor:
-        return self.network(image).squeeze(0)  # type: ignore[no-any-return]
+        return self.network(image).squeeze(0)
 
 
 # ONNX file -> (names of its outputs, dynamic axes of its inputs)
@@ -185,7 +185,7 @@ def _wrapped(networks: Networks) -> dict[str, nn.Module]:
                 for parameter in folded.parameters():
                     if parameter.numel() > _HALF_ABOVE:
                         parameter.copy_(parameter.half().float())
-            parts[name] = wrapper(folded).eval()  # type: ignore[arg-type]
+            parts[name] = wrapper(folded).eval()
     return parts
 
 
@@ -196,7 +196,9 @@ def _fold_batch_norm(module: nn.Module) -> None:
     if isinstance(module, nn.Sequential):
         for index in range(len(module) - 1):
             layer, norm = module[index], module[index + 1]
-            if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)):
+            if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and isinstance(
+                norm, (nn.BatchNorm1d, nn.BatchNorm2d)
+            ):
                 module[index] = fuse_conv_bn_eval(layer, norm)
                 module[index + 1] = nn.Identity()
 
@@ -291,7 +293,13 @@ def _store_half(proto: Any) -> None:
 def _forget_paths(proto: Any) -> None:
     """Drop the exporter's notes, which hold stack traces with paths of the machine."""
     del proto.metadata_props[:]
-    for item in (proto.graph, *proto.graph.node, *proto.graph.value_info, *proto.graph.input, *proto.graph.output):
+    for item in (
+        proto.graph,
+        *proto.graph.node,
+        *proto.graph.value_info,
+        *proto.graph.input,
+        *proto.graph.output,
+    ):
         if hasattr(item, "metadata_props"):
             del item.metadata_props[:]
         if hasattr(item, "doc_string"):

@@ -47,7 +47,9 @@ def train(
         stage.train()
         values = stage.loss(step)
         if not torch.isfinite(values["loss"]):
-            raise ContextDescError(f"the loss is not finite at step {step}: lower learning_rate; {path} is kept")
+            raise ContextDescError(
+                f"the loss is not finite at step {step}: lower learning_rate; {path} is kept"
+            )
         optimiser.zero_grad()
         values["loss"].backward()
         nn.utils.clip_grad_norm_(stage.parameters(), config.clip)
@@ -159,7 +161,9 @@ def _resume(path: Path, stage: nn.Module, optimiser: torch.optim.Optimizer, conf
     try:
         stage.load_state_dict(model)
     except RuntimeError as error:
-        raise InputError(f"{path}: a checkpoint of another shape: {' '.join(str(error).split())[:200]}") from None
+        raise InputError(
+            f"{path}: a checkpoint of another shape: {' '.join(str(error).split())[:200]}"
+        ) from None
     state: dict[int, dict[str, Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimiser."):

