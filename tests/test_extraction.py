@@ -159,6 +159,31 @@ def test_a_killed_run_goes_on_and_ends_the_same(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["disturbed.h5", "m1.h5", "m2.h5", "undisturbed.h5"]
 
 
+def test_ctrl_c_keeps_what_is_finished(rootsift_model: Path, photo_folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "f.h5"
+    command = [
+        sys.executable,
+        "-m",
+        "contextdesc",
+        "extract",
+        str(photo_folder),
+        "--model",
+        str(rootsift_model),
+    ]
+    process = subprocess.Popen([*command, "-q", "-o", str(output)], stderr=subprocess.PIPE, text=True)
+    journal = tmp_path / "f.h5.journal"
+    while process.poll() is None and not (journal.exists() and journal.stat().st_size > 500_000):
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, message = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert message == "error: stopped; what was finished is kept, the same command goes on\n"
+    again = subprocess.run([*command, "-o", str(output)], capture_output=True, text=True, check=True)
+    assert "were finished before" in again.stdout
+    with hloc.FeatureFile(output) as file:
+        assert len(file.names) == 12
+
+
 @pytest.mark.slow
 @pytest.mark.data
 def test_100_photographs_killed_halfway(data: Path, tmp_path: Path) -> None:

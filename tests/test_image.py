@@ -85,6 +85,17 @@ def test_exif_orientation_is_applied(small: PIL.Image.Image, orientation: int) -
     assert image.original_size == expected.size
 
 
+@pytest.mark.parametrize("as_bytes", [True, False])
+def test_heif(small: PIL.Image.Image, tmp_path: Path, as_bytes: bool) -> None:
+    import pillow_heif
+
+    path = tmp_path / "phone.heic"
+    pillow_heif.from_pillow(small).save(path, quality=95)
+    image = read(path.read_bytes() if as_bytes else path)
+    assert image.size == (80, 60)
+    assert np.abs(image.rgb.astype(int) - np.asarray(small)).mean() < 8
+
+
 def test_focal_length_comes_from_exif(small: PIL.Image.Image) -> None:
     exif = PIL.Image.Exif()
     exif.get_ifd(0x8769)[0xA405] = 18  # mm, on a frame 36 mm wide: half the width

@@ -68,7 +68,11 @@ def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"unfinished work with other settings \(ratio\)"):
         Journal(path, {**SETTINGS, "ratio": 0.7})
     fill(path, ["second"])  # nothing was lost
-    assert len(Journal(path, SETTINGS)) == 2
+    journal = Journal(path, SETTINGS)
+    assert len(journal) == 2
+    with pytest.raises(InputError, match="another run is writing it"):
+        Journal(path, SETTINGS)
+    journal.close()
 
 
 def test_files_that_are_no_journals_are_left_alone(tmp_path: Path) -> None:

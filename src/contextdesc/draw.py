@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from contextdesc.geometry import Verification
 
 # Blue and orange stay apart for every common kind of colour blindness (Okabe and Ito's palette).
-INLIER, OUTLIER = (0, 114, 178), (230, 159, 0)
+INLIER, OUTLIER = (86, 180, 233), (213, 94, 0)
 MAX_HEIGHT = 1200  # pixels of the picture
-MAX_LINES = 400  # more hide the images; the strongest claim is made by a readable picture
+MAX_LINES = 150  # of each kind; more would hide the images
+_OPACITY = 0.7  # of the lines; their ends are opaque
 _SHIFT = 4  # fractional bits of cv2's drawing coordinates
 
 
@@ -54,21 +55,36 @@ def draw_matches(
     ends = (result.points + 0.5) * np.stack(scales)[None] - 0.5  # (M, 2, 2)
     ends[:, 1, 0] += panels[0].shape[1] + gap.shape[1]
     width = max(1, round(height / 500))
+    kinds = [(_sample(ends[result.inliers], max_lines), INLIER, width)]
     if outliers:
-        _lines(canvas, _sample(ends[~result.inliers], max_lines), OUTLIER, max(1, width // 2))
-    _lines(canvas, _sample(ends[result.inliers], max_lines), INLIER, width)
+        kinds.insert(0, (_sample(ends[~result.inliers], max_lines), OUTLIER, max(1, width // 2)))
+    lines = canvas.copy()
+    for kind in kinds:
+        _draw_lines(lines, *kind)
+    canvas = np.asarray(cv2.addWeighted(lines, _OPACITY, canvas, 1 - _OPACITY, 0), np.uint8)
+    for kind in kinds:
+        _draw_ends(canvas, *kind)
     return PIL.Image.fromarray(canvas)
 
 
-def _lines(
+def _draw_lines(
     canvas: NDArray[np.uint8], ends: NDArray[np.floating], colour: tuple[int, int, int], width: int
 ) -> None:
-    for start, end in np.rint(ends * 2**_SHIFT).astype(int):
+    for start, end in _fixed_point(ends):
         cv2.line(canvas, start.tolist(), end.tolist(), colour, width, cv2.LINE_AA, _SHIFT)
-        for point in (start, end):
-            radius = (width + 1) << _SHIFT
-            cv2.circle(canvas, point.tolist(), radius, (255, 255, 255), -1, cv2.LINE_AA, _SHIFT)
-            cv2.circle(canvas, point.tolist(), radius * 2 // 3, colour, -1, cv2.LINE_AA, _SHIFT)
+
+
+def _draw_ends(
+    canvas: NDArray[np.uint8], ends: NDArray[np.floating], colour: tuple[int, int, int], width: int
+) -> None:
+    for point in _fixed_point(ends).reshape(-1, 2):
+        radius = (width + 2) << _SHIFT
+        cv2.circle(canvas, point.tolist(), radius, (255, 255, 255), -1, cv2.LINE_AA, _SHIFT)
+        cv2.circle(canvas, point.tolist(), radius * 2 // 3, colour, -1, cv2.LINE_AA, _SHIFT)
+
+
+def _fixed_point(ends: NDArray[np.floating]) -> NDArray[np.int64]:
+    return np.rint(ends * 2**_SHIFT).astype(np.int64)
 
 
 def _sample(ends: NDArray[np.floating], most: int) -> NDArray[np.floating]:

@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import cv2
 import numpy as np
 
-from contextdesc.errors import InputError
+from contextdesc.errors import ContextDescError, InputError
 from contextdesc.formats import hloc, npz
 from contextdesc.journal import Journal
 from contextdesc.keypoints import Keypoints
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from contextdesc.model import ContextDesc
 
 Format = Literal["h5", "npz"]
+
+# What one image may do without ending the run over many.
+_FAILURES = (ContextDescError, cv2.error, MemoryError)
 
 
 @dataclass
@@ -71,7 +75,7 @@ def extract_images(
         for name, path in waiting.items():
             try:
                 features = _features(model, name, path, masks, keypoints)
-            except InputError as error:
+            except _FAILURES as error:
                 if strict:
                     journal.close()
                     raise
@@ -119,7 +123,7 @@ def _extract_to_folder(
         for name in images.keys() - before:
             try:
                 npz.write(paths[name], _features(model, name, images[name], masks, keypoints))
-            except InputError as error:
+            except _FAILURES as error:
                 if strict:
                     raise
                 report.failed[name] = str(error)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import IO, TYPE_CHECKING, TypeAlias
 
 import cv2
 import numpy as np
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 Source: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[np.generic] | Image"
 
 MAX_PIXELS = 250_000_000  # decoded size above which a file is refused as a decompression bomb
-SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".heic")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".heic", ".heif")
 
 _EXIF_ORIENTATION, _EXIF_IFD, _EXIF_FOCAL_35MM = 0x0112, 0x8769, 0xA405
 _FULL_FRAME_WIDTH = 36.0  # mm, the long side that a 35 mm equivalent focal length refers to
+
+_HEIF_BRANDS = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"hevc", b"heim", b"mif1", b"msf1"))
 
 _pillow_limit = threading.Lock()  # guards Pillow's global pixel limit while we apply our own
 
@@ -133,16 +135,18 @@ def _read_file(path: Path, max_pixels: int) -> Image:
         raise InputError(f"{path}: not readable, check its permissions") from None
 
 
-def _decode(file: object, name: str, max_pixels: int) -> Image:
+def _decode(file: IO[bytes], name: str, max_pixels: int) -> Image:
     import PIL.Image
 
-    if name.lower().endswith((".heic", ".heif")):
+    header = file.read(12)
+    file.seek(0)
+    if header[4:] in _HEIF_BRANDS:
         _register_heif(name)
     try:
         with _pillow_limit:
             limit, PIL.Image.MAX_IMAGE_PIXELS = PIL.Image.MAX_IMAGE_PIXELS, None
             try:
-                opened = PIL.Image.open(file)  # type: ignore[arg-type]  # a binary stream
+                opened = PIL.Image.open(file)
             finally:
                 PIL.Image.MAX_IMAGE_PIXELS = limit
         width, height = opened.size

@@ -8,6 +8,7 @@ belongs to, so that settings never mix.
 from __future__ import annotations
 
 import json
+import sys
 import zlib
 from collections.abc import Mapping
 from io import BytesIO
@@ -18,6 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contextdesc.errors import InputError
+
+if sys.platform != "win32":  # which has no such locks; two runs at once are the user's own to avoid
+    import fcntl
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,6 +48,7 @@ class Journal:
             self._file = path.open("r+b")
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror})") from None
+        self._lock()
         found = self._file.read(len(header))
         if found != header and not header.startswith(found):
             self._refuse(settings)
@@ -85,6 +90,16 @@ class Journal:
     def delete(self) -> None:
         self.close()
         self.path.unlink()
+
+    def _lock(self) -> None:
+        """One run at a time; the lock goes with the process, however it ends."""
+        if sys.platform == "win32":
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise InputError(f"{self.path}: another run is writing it; wait for it or stop it") from None
 
     def _recover(self) -> None:
         """Index the records; cut the file after the last one that is whole."""

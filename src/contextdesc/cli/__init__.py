@@ -36,6 +36,9 @@ app.command("export")(export.command)
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
+_INTERRUPTED = 130  # exit code of a program that was stopped with Ctrl-C
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"contextdesc {__version__}")
@@ -56,12 +59,15 @@ def main() -> NoReturn:
     if "--debug" in sys.argv[2:]:  # allowed after the command, too
         sys.argv.remove("--debug")
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
+        if code == _INTERRUPTED:  # Typer turns Ctrl-C into this code
+            raise KeyboardInterrupt
+        sys.exit(code)
     except _UsageError as error:
         message = getattr(error, "format_message", error.__str__)()
         _fail(f"{message} (see contextdesc --help)", 2)
     except (typer.Abort, KeyboardInterrupt):
-        _fail("stopped; what was finished is kept, the same command goes on", 130)
+        _fail("stopped; what was finished is kept, the same command goes on", _INTERRUPTED)
     except ContextDescError as error:
         if debug:
             raise

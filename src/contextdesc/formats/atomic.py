@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from contextdesc.errors import InputError
@@ -21,4 +21,5 @@ def replacing(path: Path) -> Iterator[Path]:
     except (PermissionError, FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()

@@ -55,6 +55,7 @@ class FeatureFile:
         self._file = open_h5(path)
         self.names: list[str] = []
         self._file.visititems(self._collect)
+        self.names.sort()
 
     def _collect(self, name: str, item: Any) -> None:
         if isinstance(item, h5py.Group) and "keypoints" in item and "descriptors" in item:
