@@ -32,7 +32,7 @@ _MINIMUM = {"homography": 4, "fundamental": 8, "essential": 6}  # matches to try
 SAME_SCENE, DIFFERENT_SCENE = 25, 15
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Verification:
     """Matches and the geometry that explains them.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -36,7 +36,7 @@ _HEIF_BRANDS = tuple(b"ftyp" + brand for brand in (b"heic", b"heix", b"hevc", b"
 _pillow_limit = threading.Lock()  # guards Pillow's global pixel limit while we apply our own
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Image:
     """An upright image, possibly smaller than its file.
 
@@ -50,7 +50,7 @@ class Image:
     rgb: NDArray[np.uint8]
     original_size: tuple[int, int]
     name: str = "array"
-    focal: float | None = field(default=None, compare=False)
+    focal: float | None = None
 
     @property
     def size(self) -> tuple[int, int]:

@@ -23,7 +23,7 @@ SIFT_LAYERS = 3
 DEFAULT_SIZE = 6.0  # pixels, for keypoints given as (x, y) alone: a mid-scale SIFT keypoint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Keypoints:
     """N keypoints, one row each.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _ROWS, _COLUMNS = 2048, 8192  # block of the similarity matrix: 64 MB
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Matches:
     """M matches.
 

@@ -21,8 +21,10 @@ class FormatChoice(StrEnum):
     npz = "npz"
 
 
+@o.with_model_options
 def command(
-    images: o.Images,
+    load: o.Loader,
+    images: Annotated[list[Path], typer.Argument(help="Image files and folders of images.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .h5 file, or a folder for npz.")],
     format: Annotated[
         FormatChoice, typer.Option(help="h5: hloc's layout; npz: a file per image.")
@@ -37,18 +39,6 @@ def command(
     json_: o.Json = False,
     restart: o.Restart = False,
     quiet: o.Quiet = False,
-    model: o.Model = "preview",
-    context: o.Context = o.ContextChoice.all,
-    max_keypoints: o.MaxKeypoints = 2048,
-    select: o.Select = o.SelectChoice.response,
-    seed: o.Seed = 0,
-    contrast: o.Contrast = 0.04,
-    upright: o.Upright = False,
-    max_side: o.MaxSide = 1600,
-    max_pixels: o.MaxPixels = 0,
-    domain_sizes: o.DomainSizes = "1",
-    device: o.Device = o.DeviceChoice.auto,
-    threads: o.Threads = 0,
 ) -> None:
     """Extract the features of many images. A run that was stopped goes on where it stopped."""
     from contextdesc.errors import InputError
@@ -59,12 +49,8 @@ def command(
     for folder in (masks, keypoints):
         if folder is not None and not folder.is_dir():
             raise InputError(f"{folder}: no such folder")
-    loaded = o.load_model(
-        model, context, max_keypoints, select, seed, contrast, upright, max_side, max_pixels,
-        domain_sizes, device, threads,
-    )  # fmt: skip
     report = extract_images(
-        loaded, found, output, format=format.value, masks=masks, keypoints=keypoints,
+        load(), found, output, format=format.value, masks=masks, keypoints=keypoints,
         strict=strict, restart=restart, quiet=quiet or json_,
     )  # fmt: skip
     finish(report, output, "images", json_)

@@ -11,43 +11,38 @@ import typer
 from contextdesc.cli import options as o
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from contextdesc.features import Features
     from contextdesc.geometry import Verification
     from contextdesc.image import Image
 
 
+@o.with_model_options
 def command(
+    load: o.Loader,
     first: Annotated[Path | None, typer.Argument(help="An image; none for the sample pair.")] = None,
     second: Annotated[Path | None, typer.Argument(help="Another image.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Picture of the matches.")] = None,
     no_picture: Annotated[bool, typer.Option("--no-picture", help="Write no picture.")] = False,
     json_: o.Json = False,
-    model: o.Model = "preview",
-    context: o.Context = o.ContextChoice.all,
-    max_keypoints: o.MaxKeypoints = 2048,
-    select: o.Select = o.SelectChoice.response,
-    seed: o.Seed = 0,
-    contrast: o.Contrast = 0.04,
-    upright: o.Upright = False,
-    max_side: o.MaxSide = 1600,
-    max_pixels: o.MaxPixels = 0,
-    domain_sizes: o.DomainSizes = "1",
     ratio: o.Ratio = None,
     no_mutual: o.NoMutual = False,
-    geometry: o.Geometry = o.GeometryChoice.fundamental,
-    threshold: o.Threshold = 2.0,
+    geometry: Annotated[
+        o.GeometryChoice, typer.Option(help="What verification fits.")
+    ] = o.GeometryChoice.fundamental,
+    threshold: Annotated[float, typer.Option(help="Largest error of an inlier, in pixels.")] = 2.0,
     focal: Annotated[
         float | None, typer.Option(help="Focal length in pixels, for `essential`; else EXIF.")
     ] = None,
-    device: o.Device = o.DeviceChoice.auto,
-    threads: o.Threads = 0,
 ) -> None:
     """Match two images, verify the matches, and draw them. Without images: the sample pair."""
     from contextdesc.draw import draw_matches
     from contextdesc.errors import InputError
     from contextdesc.formats.atomic import replacing
-    from contextdesc.geometry import intrinsics, verify
-    from contextdesc.image import MAX_PIXELS, read
+    from contextdesc.geometry import verify
+    from contextdesc.image import read
     from contextdesc.matching import match
     from contextdesc.samples import sample_pair
 
@@ -56,25 +51,16 @@ def command(
     picture = None if no_picture else output or Path("matches.png")
     if picture is not None and picture.suffix.lower() not in (".png", ".jpg", ".jpeg"):
         raise InputError(f"{picture}: pictures are written as .png or .jpg")
-    loaded = o.load_model(
-        model, context, max_keypoints, select, seed, contrast, upright, max_side, max_pixels,
-        domain_sizes, device, threads,
-    )  # fmt: skip
+    model = load()
     images: list[Image]
     if first is None or second is None:
         images = list(sample_pair()[:2])
     else:
-        images = [read(path, max_pixels=max_pixels or MAX_PIXELS) for path in (first, second)]
-    features = [loaded.extract(image) for image in images]
+        images = [read(path, max_pixels=model.max_pixels) for path in (first, second)]
+    features = [model.extract(image) for image in images]
     matches = match(features[0], features[1], ratio, mutual=not no_mutual)
-    cameras = None
-    if geometry is o.GeometryChoice.essential:
-        focals = [focal or image.focal for image in images]
-        for image, known in zip(images, focals, strict=True):
-            if known is None:
-                raise InputError(f"{image.name}: no focal length in its EXIF data; give --focal in pixels")
-        cameras = tuple(intrinsics(i.original_size, f) for i, f in zip(images, focals, strict=True) if f)
-    result = verify(features[0], features[1], matches, geometry.value, threshold, cameras)  # type: ignore[arg-type]
+    cameras = _cameras(images, focal) if geometry is o.GeometryChoice.essential else None
+    result = verify(features[0], features[1], matches, geometry.value, threshold, cameras)
     if picture is not None:
         with replacing(picture) as temporary:
             kind = "PNG" if picture.suffix.lower() == ".png" else "JPEG"
@@ -83,6 +69,20 @@ def command(
         print(json.dumps(_numbers(images, features, result, picture), indent=2))
     else:
         _print(images, features, result, picture)
+
+
+def _cameras(images: list[Image], focal: float | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Intrinsics of both cameras, from the option or from EXIF."""
+    from contextdesc.errors import InputError
+    from contextdesc.geometry import intrinsics
+
+    matrices = []
+    for image in images:
+        known = focal or image.focal
+        if known is None:
+            raise InputError(f"{image.name}: no focal length in its EXIF data; give --focal in pixels")
+        matrices.append(intrinsics(image.original_size, known))
+    return matrices[0], matrices[1]
 
 
 def _print(images: list[Image], features: list[Features], result: Verification, picture: Path | None) -> None:

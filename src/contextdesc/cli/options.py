@@ -1,12 +1,14 @@
 """Options that several commands share, with their meaning in one place. Imports nothing heavy."""
 
-from __future__ import annotations
-
+import functools
+import inspect
+from collections.abc import Callable
 from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
+
+from contextdesc.modelfile import DEFAULT
 
 if TYPE_CHECKING:
     from contextdesc.model import ContextDesc
@@ -37,44 +39,49 @@ class GeometryChoice(StrEnum):
     essential = "essential"
 
 
-Model = Annotated[str, typer.Option(help="Packaged model (see `contextdesc models`) or model folder.")]
-Context = Annotated[ContextChoice, typer.Option(help="Context terms; `all` that the model has.")]
-MaxKeypoints = Annotated[int, typer.Option(help="Keypoints per image; 0 for all.", min=0)]
-Select = Annotated[SelectChoice, typer.Option(help="Which keypoints fill the budget.")]
-Seed = Annotated[int, typer.Option(help="Of a random selection.")]
-Contrast = Annotated[float, typer.Option(help="SIFT's contrast threshold; lower finds more.", min=0.0)]
-Upright = Annotated[bool, typer.Option("--upright", help="Ignore orientation: images that do not turn.")]
-MaxSide = Annotated[int, typer.Option(help="Downscale images to this longer side; 0 for never.", min=0)]
-MaxPixels = Annotated[
-    int, typer.Option(help="Refuse files with more pixels; 0 for the default limit.", min=0)
-]
-DomainSizes = Annotated[str, typer.Option(help="Patch sizes to sum, such as 1,2 (the paper's A.4).")]
-Device = Annotated[DeviceChoice, typer.Option(help="Where the networks run.")]
-Threads = Annotated[int, typer.Option(help="Of the networks; 0 for all cores.", min=0)]
 Ratio = Annotated[float | None, typer.Option(help="Ratio test; the model's own by default, 1 for none.")]
 NoMutual = Annotated[bool, typer.Option("--no-mutual", help="Also keep one-way nearest neighbours.")]
-Geometry = Annotated[GeometryChoice, typer.Option(help="What verification fits.")]
-Threshold = Annotated[float, typer.Option(help="Largest error of an inlier, in pixels.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Forget an unfinished run.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Images = Annotated[list[Path], typer.Argument(help="Image files and folders of images.")]
+
+
+class Loader(Protocol):
+    """Loads the model that the options ask for, when the command is ready for it."""
+
+    def __call__(self) -> "ContextDesc": ...
 
 
 def load_model(
-    model: str,
-    context: ContextChoice,
-    max_keypoints: int,
-    select: SelectChoice,
-    seed: int,
-    contrast: float,
-    upright: bool,
-    max_side: int,
-    max_pixels: int,
-    domain_sizes: str,
-    device: DeviceChoice,
-    threads: int,
-) -> ContextDesc:
+    model: Annotated[
+        str, typer.Option(help="Packaged model (see `contextdesc models`) or model folder.")
+    ] = DEFAULT,
+    context: Annotated[
+        ContextChoice, typer.Option(help="Context terms; `all` that the model has.")
+    ] = ContextChoice.all,
+    max_keypoints: Annotated[int, typer.Option(help="Keypoints per image; 0 for all.", min=0)] = 2048,
+    select: Annotated[
+        SelectChoice, typer.Option(help="Which keypoints fill the budget.")
+    ] = SelectChoice.response,
+    seed: Annotated[int, typer.Option(help="Of a random selection.")] = 0,
+    contrast: Annotated[
+        float, typer.Option(help="SIFT's contrast threshold; lower finds more.", min=0.0)
+    ] = 0.04,
+    upright: Annotated[
+        bool, typer.Option("--upright", help="Ignore orientation: for images that do not turn.")
+    ] = False,
+    max_side: Annotated[
+        int, typer.Option(help="Downscale images to this longer side; 0 for never.", min=0)
+    ] = 1600,
+    max_pixels: Annotated[
+        int, typer.Option(help="Refuse files with more pixels; 0 for the default limit.", min=0)
+    ] = 0,
+    domain_sizes: Annotated[
+        str, typer.Option(help="Patch sizes to sum, such as 1,2 (the paper's A.4).")
+    ] = "1",
+    device: Annotated[DeviceChoice, typer.Option(help="Where the networks run.")] = DeviceChoice.auto,
+    threads: Annotated[int, typer.Option(help="Of the networks; 0 for all cores.", min=0)] = 0,
+) -> "ContextDesc":
     """The model that the options ask for."""
     from contextdesc.detection import Detector
     from contextdesc.errors import InputError
@@ -85,20 +92,30 @@ def load_model(
         sizes = tuple(float(size) for size in domain_sizes.split(","))
     except ValueError:
         raise InputError(f"--domain-sizes {domain_sizes!r}: give numbers such as 1,2") from None
-    detector = Detector(
-        max_keypoints=max_keypoints or None,
-        select=select.value,
-        seed=seed,
-        contrast=contrast,
-        upright=upright,
-    )
     return load(
         model,
         context=context.value,
-        detector=detector,
+        detector=Detector(max_keypoints or None, select.value, seed, contrast, upright=upright),
         max_side=max_side or None,
         max_pixels=max_pixels or MAX_PIXELS,
         domain_sizes=sizes,
         device=device.value,
         threads=threads,
     )
+
+
+def with_model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `load_model`; it takes a `load: Loader` in their place."""
+    options = inspect.signature(load_model).parameters
+    own = inspect.signature(command, eval_str=True).parameters
+    parameters = [p for name, p in own.items() if name != "load"] + list(options.values())
+
+    @functools.wraps(command)
+    def run(**values: Any) -> None:
+        chosen = {name: values.pop(name) for name in options}
+        command(load=functools.partial(load_model, **chosen), **values)
+
+    in_any_order = [p.replace(kind=p.KEYWORD_ONLY) for p in parameters]
+    run.__signature__ = inspect.Signature(in_any_order)  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
