@@ -168,7 +168,7 @@ def test_mistakes_are_named(config: StageConfig, tmp_path: Path) -> None:
     quiet = {"log": lambda line: None}
     with pytest.raises(InputError, match="12 photographs, and 30 of them are held out"):
         train(dataclasses.replace(config, held_out=30), tmp_path / "a", tmp_path / "cache", **quiet)
-    with pytest.raises(InputError, match="stage geometric needs 'base'"):
+    with pytest.raises(InputError, match="stage geometric needs 'base', a model with a local network"):
         train(dataclasses.replace(config, stage="geometric"), tmp_path / "a", tmp_path / "cache", **quiet)
     (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
     with pytest.raises(InputError, match=r"bad.safetensors: (damaged|not a readable) checkpoint"):
@@ -195,14 +195,16 @@ def test_from_photographs_to_a_model_on_the_command_line(
     cache = ("--cache", tmp_path / "cache")
     contextdesc("train", local, "-o", tmp_path / "local", *cache)
     checkpoint = tmp_path / "local" / "checkpoint.safetensors"
-    contextdesc("train", geometric, "-o", tmp_path / "geometric", "--base", checkpoint, *cache)
+    image = tmp_path / "photo.png"
+    cv2.imwrite(str(image), photo.rgb[..., ::-1])
+    contextdesc("export", "--local", checkpoint, "--image", image, "-o", tmp_path / "local-model")
+    base = ("--base", tmp_path / "local-model")
+    contextdesc("train", geometric, "-o", tmp_path / "geometric", *base, *cache)
     log = [json.loads(line) for line in (tmp_path / "local" / "log.jsonl").read_text().splitlines()]
     losses = [entry["n_pair"] for entry in log if "n_pair" in entry]
     recalls = [entry["held_out_recall"]["raw"] for entry in log if "held_out_recall" in entry]
     assert losses[-1] < 2.0  # chance is log(64) = 4.2
     assert recalls[-1] > recalls[0]
-    image = tmp_path / "photo.png"
-    cv2.imwrite(str(image), photo.rgb[..., ::-1])
     contextdesc(
         "export", "--local", checkpoint, "--geometric", tmp_path / "geometric" / "checkpoint.safetensors",
         "--image", image, "-o", tmp_path / "model",

@@ -17,7 +17,7 @@ def command(
         Path | None, typer.Option(help="Folder of photographs, instead of the config's.")
     ] = None,
     base: Annotated[
-        Path | None, typer.Option(help="Checkpoint of the frozen network, instead of the config's.")
+        Path | None, typer.Option(help="Model with the frozen local network, instead of the config's.")
     ] = None,
     steps: Annotated[
         int | None, typer.Option(help="Number of steps, instead of the config's.", min=1)

@@ -20,9 +20,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from contextdesc.config import from_dict
+from contextdesc.engine import Engine
 from contextdesc.errors import ContextDescError, InputError
+from contextdesc.modelfile import LOCAL, read_spec, resolve
 from contextdesc.training.data.pairs import PairSet, build_homography_pairs
-from contextdesc.training.networks import LocalNetwork
 from contextdesc.training.stages import GeometricStage, LocalStage, StageConfig, photographs
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -114,10 +115,13 @@ def _build_stage(
     if config.stage == "local":
         return LocalStage(config, train_pairs, held_out_pairs)
     if config.base is None:
-        raise InputError("stage geometric needs 'base', the checkpoint of the local network")
-    local = LocalNetwork(config.local)
-    load_network(Path(config.base), local)
-    return GeometricStage(config, train_pairs, held_out_pairs, local)
+        raise InputError("stage geometric needs 'base', a model with a local network")
+    base, _ = read_spec(resolve(config.base))
+    if base.base != "local":
+        raise InputError(
+            f"{config.base}: has base {base.base}, and the stage geometric needs a local network"
+        )
+    return GeometricStage(config, train_pairs, held_out_pairs, Engine(resolve(config.base) / LOCAL))
 
 
 def _optimiser(stage: nn.Module, config: StageConfig) -> torch.optim.Optimizer:

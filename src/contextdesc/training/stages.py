@@ -1,7 +1,8 @@
 """Training stages: what is trained, on what, and how well it does on pairs held out from it.
 
 `local` trains the local network and its matchability on patches; `geometric` trains the geometric context
-on a frozen local network. Each stage is a module with a `loss(step)` and a `recall()`; `loop.py` runs it.
+on the frozen local network of an exported model. Each stage is a module with a `loss(step)` and a
+`recall()`; `loop.py` runs it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from contextdesc.engine import Engine
 from contextdesc.training import losses
 from contextdesc.training.data.pairs import PairConfig, PairSet
 from contextdesc.training.networks import GeometricConfig, GeometricContext, LocalConfig, LocalNetwork
@@ -33,7 +35,7 @@ class StageConfig:
     steps: int
     photos: str  # folder of photographs
     held_out: int = 30  # photographs at the end of the list that only validate
-    base: str | None = None  # checkpoint of the frozen local network (stage geometric)
+    base: str | None = None  # model with the frozen local network (stage geometric)
     optimiser: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = 0.1
     weight_decay: float = 1e-4
@@ -62,9 +64,6 @@ class LocalStage(nn.Module):
         self.network = LocalNetwork(config.local)
         self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.temperature = losses.Temperature(config.temperature)
-
-    def exported(self) -> nn.Module:
-        return self.network
 
     def loss(self, step: int) -> dict[str, Tensor]:
         rng = np.random.default_rng([self.config.seed, step])
@@ -115,15 +114,12 @@ class LocalStage(nn.Module):
 class GeometricStage(nn.Module):
     """Geometric context on top of a frozen local network, whose outputs are computed once."""
 
-    def __init__(self, config: StageConfig, train: PairSet, held_out: PairSet, local: LocalNetwork) -> None:
+    def __init__(self, config: StageConfig, train: PairSet, held_out: PairSet, local: Engine) -> None:
         super().__init__()
         self.config = config
         self.network = GeometricContext(config.geometric)
         self.temperature = losses.Temperature(config.temperature)
         self._frozen = tuple(FrozenPairs.compute(local, pairs) for pairs in (train, held_out))
-
-    def exported(self) -> nn.Module:
-        return self.network
 
     def loss(self, step: int) -> dict[str, Tensor]:
         config, frozen = self.config, self._frozen[0]
@@ -179,20 +175,17 @@ class FrozenPairs:
     count: Tensor  # (P,)
 
     @classmethod
-    @torch.no_grad()
-    def compute(cls, local: LocalNetwork, pairs: PairSet) -> FrozenPairs:
-        local.eval()
+    def compute(cls, local: Engine, pairs: PairSet) -> FrozenPairs:
         raws, scores = [], []
         for index in range(len(pairs)):
-            raw, score = local(torch.from_numpy(np.array(pairs[index].patches)).flatten(0, 1))
-            raws.append(raw.half().unflatten(0, (2, -1)))
-            scores.append(score.unflatten(0, (2, -1)))
-        xy = torch.from_numpy(pairs.xy[pairs.usable])
-        size = torch.from_numpy(pairs.size[pairs.usable])[:, :, None]
-        unit_xy = (xy + 0.5) / size * 2 - 1
-        return cls(
-            torch.stack(raws), torch.stack(scores), xy, unit_xy, torch.from_numpy(pairs.count[pairs.usable])
-        )
+            patches = pairs[index].patches
+            raw, score = local.run_batched(patches=patches.reshape(-1, *patches.shape[2:]))
+            raws.append(raw.reshape(2, -1, raw.shape[1]).astype(np.float16))
+            scores.append(score.reshape(2, -1))
+        xy = pairs.xy[pairs.usable]
+        unit_xy = (xy + 0.5) / pairs.size[pairs.usable][:, :, None] * 2 - 1
+        arrays = (np.stack(raws), np.stack(scores), xy, unit_xy, pairs.count[pairs.usable])
+        return cls(*(torch.from_numpy(array) for array in arrays))
 
 
 def near_partner(xy: NDArray[np.float32], matchable: NDArray[np.bool_], distance: float) -> NDArray[np.bool_]:
