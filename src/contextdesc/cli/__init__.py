@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from contextdesc import __version__
-from contextdesc.cli import benchmark, doctor, export, extract, match, match_set, models, train
+from contextdesc.cli import benchmark, dataset, doctor, export, extract, match, match_set, models, train
 from contextdesc.errors import ContextDescError, InputError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.command("models")(models.command)
 app.command("doctor")(doctor.command)
 app.command("benchmark")(benchmark.command)
 app.command("train")(train.command)
+app.add_typer(dataset.app, name="dataset")
 app.command("export")(export.command)
 
 # Its home differs between versions of Typer.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -61,7 +62,9 @@ def command(
     ] = 0.01,
     min_shared: Annotated[int, typer.Option(help="Pairs: tracks that both images see.", min=1)] = 16,
     per_photo: Annotated[int, typer.Option(help="With --homographies: pairs per photograph.", min=1)] = 6,
-    restart: o.Restart = False,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Build again what was finished or begun before.")
+    ] = False,
     quiet: o.Quiet = False,
     json_: o.Json = False,
 ) -> None:
@@ -74,7 +77,7 @@ def command(
     if database is not None and colmap is None:
         raise InputError(f"--database {database} goes with --colmap")
     if homographies:
-        _homographies(images, output, per_photo, contrast, quiet or json_, json_)
+        _homographies(images, output, per_photo, contrast, restart, quiet or json_, json_)
         return
 
     from contextdesc.training.data.scenes import PairRules
@@ -98,7 +101,7 @@ def command(
 
 
 def _homographies(
-    images: Path, output: Path, per_photo: int, contrast: float, quiet: bool, as_json: bool
+    images: Path, output: Path, per_photo: int, contrast: float, restart: bool, quiet: bool, as_json: bool
 ) -> None:
     from contextdesc.image import find_images
     from contextdesc.progress import progress
@@ -106,6 +109,8 @@ def _homographies(
 
     photos = list(find_images([images]).values())
     config = PairConfig(per_photo=per_photo, contrast=contrast)
+    if restart:
+        shutil.rmtree(output / f"homography-{config.key(photos)}", ignore_errors=True)
     with progress("pairs", len(photos), quiet=quiet) as advance:
         workers = os.cpu_count() or 1
         pairs = build_homography_pairs(photos, output, config, workers, lambda done, total: advance())

@@ -16,6 +16,7 @@ from contextdesc.cli import options as o
 EXTRAS = {
     "samples": ("skimage",),
     "train": ("torch", "onnx", "onnxscript", "safetensors"),
+    "sfm": ("pycolmap",),
     "heif": ("pillow_heif",),
 }
 PACKAGES = ("numpy", "opencv-python-headless", "onnxruntime", "h5py", "pillow", "typer", "rich")
