@@ -91,7 +91,7 @@ def _print(images: list[Image], features: list[Features], result: Verification, 
         print(f"{image.name}: {width} x {height} pixels, {len(found)} keypoints")
     print(
         f"{len(result.inliers)} matches, {result.inlier_count} inliers "
-        f"({result.inlier_ratio:.0%}) of a {result.geometry} geometry"
+        f"({result.inlier_ratio:.0%}; geometry: {result.geometry})"
     )
     if result.pose is not None:
         rotation, translation = result.pose
