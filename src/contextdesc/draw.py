@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Blue and orange stay apart for every common kind of colour blindness (Okabe and Ito's palette).
 INLIER, OUTLIER = (86, 180, 233), (213, 94, 0)
-MAX_HEIGHT = 1200  # pixels of the picture
+MAX_HEIGHT, MAX_WIDTH = 1200, 2400  # pixels of each image in the picture
 MAX_LINES = 150  # of each kind; more would hide the images
 _OPACITY = 0.7  # of the lines; their ends are opaque
 _SHIFT = 4  # fractional bits of cv2's drawing coordinates
@@ -40,18 +40,19 @@ def draw_matches(
     import PIL.Image
 
     images = [read(source) for source in (first, second)]
-    height = min(MAX_HEIGHT, max(image.size[1] for image in images))
-    panels, scales = [], []
-    for image in images:
-        size = (max(1, round(image.size[0] * height / image.size[1])), height)
-        shrinks = size[1] < image.size[1]
-        panels.append(
-            cv2.resize(image.rgb, size, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC)
-        )
-        scales.append(np.array(size) / np.array(image.original_size))
+    wanted = min(MAX_HEIGHT, max(image.size[1] for image in images))
+    panels = [_panel(image.rgb, wanted) for image in images]
+    height = max(panel.shape[0] for panel in panels)
+    padded = [
+        cv2.copyMakeBorder(p, 0, height - p.shape[0], 0, 0, cv2.BORDER_CONSTANT, value=(255, 255, 255))
+        for p in panels
+    ]
     gap = np.full((height, max(2, height // 100), 3), 255, np.uint8)
-    canvas = np.ascontiguousarray(np.hstack([panels[0], gap, panels[1]]))
+    canvas = np.ascontiguousarray(np.hstack([padded[0], gap, padded[1]]))
 
+    scales = [
+        np.array(p.shape[1::-1]) / np.array(i.original_size) for p, i in zip(panels, images, strict=True)
+    ]
     ends = (result.points + 0.5) * np.stack(scales)[None] - 0.5  # (M, 2, 2)
     ends[:, 1, 0] += panels[0].shape[1] + gap.shape[1]
     width = max(1, round(height / 500))
@@ -65,6 +66,14 @@ def draw_matches(
     for kind in kinds:
         _draw_ends(canvas, *kind)
     return PIL.Image.fromarray(canvas)
+
+
+def _panel(rgb: NDArray[np.uint8], height: int) -> NDArray[np.uint8]:
+    """An image at a height, or lower where it would be wider than `MAX_WIDTH`."""
+    factor = min(height / rgb.shape[0], MAX_WIDTH / rgb.shape[1])
+    size = [max(1, round(side * factor)) for side in rgb.shape[1::-1]]
+    interpolation = cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
+    return np.asarray(cv2.resize(rgb, size, interpolation=interpolation), np.uint8)
 
 
 def _draw_lines(
