@@ -131,6 +131,25 @@ def test_truncated_files_are_refused(small: PIL.Image.Image, tmp_path: Path, kin
         read(path)
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "BMP", "WEBP"])
+def test_random_damage_is_an_image_or_an_input_error(small: PIL.Image.Image, kind: str) -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    whole = encode(small, kind, **({} if kind == "BMP" else {"exif": exif}))
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for spot in rng.integers(0, min(len(whole), 400), rng.integers(1, 6)):
+            damaged[spot] = rng.integers(256)
+        try:
+            assert read(bytes(damaged), max_pixels=10**7).rgb.ndim == 3
+        except InputError as error:
+            assert str(error).startswith("bytes: ")
+            refused += 1
+    assert refused > 50
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"", "not an image"), (b"hello, I am text", "not an image")],

@@ -7,6 +7,7 @@ truncated file is an error instead of a picture with a gray bottom.
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from dataclasses import dataclass
 from functools import cached_property
@@ -163,9 +164,11 @@ def _decode(file: IO[bytes], name: str, max_pixels: int) -> Image:
             raise
         raise InputError(f"{name}: damaged or truncated ({error}); restore the file") from None
     array = _rgb_from_array(_pixels(opened), name)
-    rgb = _upright(array, opened.getexif().get(_EXIF_ORIENTATION, 1))
+    orientation, focal_35mm = _exif(opened)
+    rgb = _upright(array, orientation)
     size = (rgb.shape[1], rgb.shape[0])
-    return Image(rgb, size, name, _focal(opened, max(size)))
+    focal = None if focal_35mm is None else focal_35mm / _FULL_FRAME_WIDTH * max(size)
+    return Image(rgb, size, name, focal)
 
 
 def _register_heif(name: str) -> None:
@@ -195,12 +198,14 @@ def _upright(rgb: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(rgb)
 
 
-def _focal(opened: PillowImage, long_side: int) -> float | None:
-    focal_35mm = opened.getexif().get_ifd(_EXIF_IFD).get(_EXIF_FOCAL_35MM)
+def _exif(opened: PillowImage) -> tuple[int, float | None]:
+    """Orientation and 35 mm equivalent focal length; damaged EXIF data are as good as none."""
     try:
-        return float(focal_35mm) / _FULL_FRAME_WIDTH * long_side if focal_35mm else None
-    except (TypeError, ValueError):
-        return None
+        exif = opened.getexif()
+        focal = exif.get_ifd(_EXIF_IFD).get(_EXIF_FOCAL_35MM)
+        return exif.get(_EXIF_ORIENTATION, 1), float(focal) if focal else None
+    except (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error):
+        return 1, None
 
 
 def _rgb_from_array(array: NDArray[np.generic], name: str) -> NDArray[np.uint8]:
