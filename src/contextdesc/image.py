@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
@@ -88,7 +89,7 @@ def read(source: Source, max_side: int | None = None, max_pixels: int = MAX_PIXE
         rgb = _rgb_from_array(source, "array")
         image = Image(rgb, (rgb.shape[1], rgb.shape[0]))
     elif isinstance(source, (bytes, bytearray, memoryview)):
-        image = _decode(BytesIO(source), "bytes", max_pixels)
+        image = _decode_quietly(BytesIO(source), "bytes", max_pixels)
     elif isinstance(source, (str, os.PathLike)):
         image = _read_file(Path(source), max_pixels)
     else:
@@ -127,13 +128,19 @@ def find_images(roots: list[Path]) -> dict[str, Path]:
 def _read_file(path: Path, max_pixels: int) -> Image:
     try:
         with path.open("rb") as file:
-            return _decode(file, str(path), max_pixels)
+            return _decode_quietly(file, str(path), max_pixels)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise InputError(f"{path}: is a folder, not an image") from None
     except PermissionError:
         raise InputError(f"{path}: not readable, check its permissions") from None
+
+
+def _decode_quietly(file: IO[bytes], name: str, max_pixels: int) -> Image:
+    with warnings.catch_warnings():  # Pillow's, of odd metadata; what matters becomes an error
+        warnings.simplefilter("ignore")
+        return _decode(file, name, max_pixels)
 
 
 def _decode(file: IO[bytes], name: str, max_pixels: int) -> Image:
