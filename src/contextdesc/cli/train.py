@@ -16,6 +16,7 @@ def command(
     photos: Annotated[
         Path | None, typer.Option(help="Folder of photographs, instead of the config's.")
     ] = None,
+    scenes: Annotated[Path | None, typer.Option(help="Folder of scenes, instead of the config's.")] = None,
     base: Annotated[
         Path | None, typer.Option(help="Model with the frozen local network, instead of the config's.")
     ] = None,
@@ -38,7 +39,12 @@ def command(
         raise InputError(f"training needs an extra ({error}): pip install 'contextdesc[train]'") from None
 
     settings = from_toml(StageConfig, config)
-    given = {"photos": photos and str(photos), "base": base and str(base), "steps": steps}
+    given = {
+        "photos": photos and str(photos),
+        "scenes": scenes and str(scenes),
+        "base": base and str(base),
+        "steps": steps,
+    }
     settings = dataclasses.replace(settings, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
     path = train(settings, output, cache or output / "cache", workers or os.cpu_count() or 1)
     print(f"checkpoint: {path}")

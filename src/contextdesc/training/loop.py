@@ -23,7 +23,8 @@ from contextdesc.config import from_dict
 from contextdesc.engine import Engine
 from contextdesc.errors import ContextDescError, InputError
 from contextdesc.modelfile import LOCAL, read_spec, resolve
-from contextdesc.training.data.pairs import PairSet, build_homography_pairs
+from contextdesc.training.data.pairs import PairSet, PairSets, build_homography_pairs
+from contextdesc.training.data.scene_pairs import build_scene_pairs, find_scenes
 from contextdesc.training.stages import GeometricStage, LocalStage, StageConfig, photographs
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -101,17 +102,7 @@ def read_config(path: Path) -> StageConfig:
 def _build_stage(
     config: StageConfig, cache: Path, workers: int, log: Callable[[str], None]
 ) -> LocalStage | GeometricStage:
-    def pair_set(photos: list[Path], per_photo: int, what: str) -> PairSet:
-        def progress(done: int, total: int) -> None:
-            if done % 50 == 0 or done == total:
-                log(f"{what} pairs: {done} of {total} photographs")
-
-        pairs = dataclasses.replace(config.pairs, per_photo=per_photo)
-        return build_homography_pairs(photos, cache, pairs, workers, progress)
-
-    training, held_out = photographs(Path(config.photos), config.held_out)
-    train_pairs = pair_set(training, config.pairs.per_photo, "training")
-    held_out_pairs = pair_set(held_out, 1, "held-out")
+    train_pairs, held_out_pairs = _pairs(config, cache, workers, log)
     if config.stage == "local":
         return LocalStage(config, train_pairs, held_out_pairs)
     if config.base is None:
@@ -122,6 +113,44 @@ def _build_stage(
             f"{config.base}: has base {base.base}, and the stage geometric needs a local network"
         )
     return GeometricStage(config, train_pairs, held_out_pairs, Engine(resolve(config.base) / LOCAL))
+
+
+def _pairs(
+    config: StageConfig, cache: Path, workers: int, log: Callable[[str], None]
+) -> tuple[PairSets, dict[str, PairSet]]:
+    """Pairs to train on, and held-out ones by the suffix of their name in the log."""
+
+    def told(what: str) -> Callable[[int, int], None]:
+        def tell(done: int, total: int) -> None:
+            if done % 50 == 0 or done == total:
+                log(f"{what}: {done} of {total}")
+
+        return tell
+
+    train: list[PairSet] = []
+    held_out: dict[str, PairSet] = {}
+    if config.photos is not None:
+        training, validating = photographs(Path(config.photos), config.held_out)
+        once = dataclasses.replace(config.pairs, per_photo=1)
+        train.append(build_homography_pairs(training, cache, config.pairs, workers, told("photographs")))
+        held_out[""] = build_homography_pairs(validating, cache, once, workers, told("held-out photographs"))
+    if config.scenes is not None:
+        scenes = find_scenes(Path(config.scenes))
+        for name in config.held_out_scenes:
+            if name not in {scene.name for scene in scenes}:
+                raise InputError(f"{config.scenes}: no scene called {name}, which is to be held out")
+        training = [scene for scene in scenes if scene.name not in config.held_out_scenes]
+        validating = [scene for scene in scenes if scene.name in config.held_out_scenes]
+        if not training:
+            raise InputError(f"{config.scenes}: all of its scenes are held out")
+        pairs = config.scene_pairs
+        train.append(build_scene_pairs(training, cache, pairs, workers, told("pairs of scenes")))
+        if validating:
+            told_held_out = told("pairs of held-out scenes")
+            held_out["_scenes"] = build_scene_pairs(validating, cache, pairs, workers, told_held_out)
+    if not train:
+        raise InputError("nothing to train on: give 'photos', 'scenes' or both")
+    return PairSets(train), held_out
 
 
 def _optimiser(stage: nn.Module, config: StageConfig) -> torch.optim.Optimizer:

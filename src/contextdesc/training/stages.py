@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from contextdesc.engine import Engine
 from contextdesc.training import losses
-from contextdesc.training.data.pairs import PairConfig, PairSet
+from contextdesc.training.data.pairs import PairConfig, PairSet, PairSets
+from contextdesc.training.data.scene_pairs import ScenePairConfig
 from contextdesc.training.networks import GeometricConfig, GeometricContext, LocalConfig, LocalNetwork
 
 if TYPE_CHECKING:
@@ -33,8 +34,10 @@ class StageConfig:
 
     stage: Literal["local", "geometric"]
     steps: int
-    photos: str  # folder of photographs
+    photos: str | None = None  # folder of photographs, for homography pairs
     held_out: int = 30  # photographs at the end of the list that only validate
+    scenes: str | None = None  # folder of scenes, for pairs of different photographs
+    held_out_scenes: tuple[str, ...] = ()  # names of scenes that only validate
     base: str | None = None  # model with the frozen local network (stage geometric)
     optimiser: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = 0.1
@@ -53,12 +56,13 @@ class StageConfig:
     local: LocalConfig = field(default_factory=LocalConfig)
     geometric: GeometricConfig = field(default_factory=GeometricConfig)
     pairs: PairConfig = field(default_factory=PairConfig)
+    scene_pairs: ScenePairConfig = field(default_factory=ScenePairConfig)
 
 
 class LocalStage(nn.Module):
     """Local network on patches of image pairs; negatives come from the same image."""
 
-    def __init__(self, config: StageConfig, train: PairSet, held_out: PairSet) -> None:
+    def __init__(self, config: StageConfig, train: PairSets, held_out: dict[str, PairSet]) -> None:
         super().__init__()
         self.config, self.train_pairs, self.held_out_pairs = config, train, held_out
         self.network = LocalNetwork(config.local)
@@ -102,27 +106,33 @@ class LocalStage(nn.Module):
 
     @torch.no_grad()
     def recall(self) -> dict[str, float]:
-        recalls = []
-        for index in range(len(self.held_out_pairs)):
-            pair = self.held_out_pairs[index]
-            raw, _ = self.network(torch.from_numpy(np.array(pair.patches)).flatten(0, 1))
-            first, second = F.normalize(raw, dim=1).chunk(2)
-            recalls.append(pair_recall(first, second, pair.xy[1], pair.count))
-        return {"raw": float(np.mean(recalls))}
+        recalls = {}
+        for name, pairs in self.held_out_pairs.items():
+            each = []
+            for index in range(len(pairs)):
+                pair = pairs[index]
+                raw, _ = self.network(torch.from_numpy(np.array(pair.patches)).flatten(0, 1))
+                first, second = F.normalize(raw, dim=1).chunk(2)
+                each.append(pair_recall(first, second, pair.xy[1], pair.count))
+            recalls[f"raw{name}"] = float(np.mean(each))
+        return recalls
 
 
 class GeometricStage(nn.Module):
     """Geometric context on top of a frozen local network, whose outputs are computed once."""
 
-    def __init__(self, config: StageConfig, train: PairSet, held_out: PairSet, local: Engine) -> None:
+    def __init__(
+        self, config: StageConfig, train: PairSets, held_out: dict[str, PairSet], local: Engine
+    ) -> None:
         super().__init__()
         self.config = config
         self.network = GeometricContext(config.geometric)
         self.temperature = losses.Temperature(config.temperature)
-        self._frozen = tuple(FrozenPairs.compute(local, pairs) for pairs in (train, held_out))
+        self._frozen = FrozenPairs.compute(local, train)
+        self._held_out = {name: FrozenPairs.compute(local, pairs) for name, pairs in held_out.items()}
 
     def loss(self, step: int) -> dict[str, Tensor]:
-        config, frozen = self.config, self._frozen[0]
+        config, frozen = self.config, self._frozen
         rng = np.random.default_rng([config.seed, step])
         descriptors, matchables, ignored = [], [], []
         for index in rng.integers(len(frozen.raw), size=config.pairs_per_step):
@@ -152,16 +162,19 @@ class GeometricStage(nn.Module):
 
     @torch.no_grad()
     def recall(self) -> dict[str, float]:
-        frozen = self._frozen[1]
-        without, with_context = [], []
-        for index in range(len(frozen.raw)):
-            raw, score = frozen.raw[index].float(), frozen.score[index]
-            target, count = frozen.xy[index][1].numpy(), int(frozen.count[index])
-            plain = F.normalize(raw, dim=2)
-            both = self._augment(raw, frozen.unit_xy[index], score)
-            without.append(pair_recall(plain[0], plain[1], target, count))
-            with_context.append(pair_recall(both[0], both[1], target, count))
-        return {"raw": float(np.mean(without)), "geometric": float(np.mean(with_context))}
+        recalls = {}
+        for name, frozen in self._held_out.items():
+            without, with_context = [], []
+            for index in range(len(frozen.raw)):
+                raw, score = frozen.raw[index].float(), frozen.score[index]
+                target, count = frozen.xy[index][1].numpy(), int(frozen.count[index])
+                plain = F.normalize(raw, dim=2)
+                both = self._augment(raw, frozen.unit_xy[index], score)
+                without.append(pair_recall(plain[0], plain[1], target, count))
+                with_context.append(pair_recall(both[0], both[1], target, count))
+            recalls[f"raw{name}"] = float(np.mean(without))
+            recalls[f"geometric{name}"] = float(np.mean(with_context))
+        return recalls
 
 
 @dataclass(frozen=True)
@@ -175,17 +188,17 @@ class FrozenPairs:
     count: Tensor  # (P,)
 
     @classmethod
-    def compute(cls, local: Engine, pairs: PairSet) -> FrozenPairs:
-        raws, scores = [], []
+    def compute(cls, local: Engine, pairs: PairSet | PairSets) -> FrozenPairs:
+        columns: list[list[NDArray[np.generic]]] = [[], [], [], [], []]
         for index in range(len(pairs)):
-            patches = pairs[index].patches
-            raw, score = local.run_batched(patches=patches.reshape(-1, *patches.shape[2:]))
-            raws.append(raw.reshape(2, -1, raw.shape[1]).astype(np.float16))
-            scores.append(score.reshape(2, -1))
-        xy = pairs.xy[pairs.usable]
-        unit_xy = (xy + 0.5) / pairs.size[pairs.usable][:, :, None] * 2 - 1
-        arrays = (np.stack(raws), np.stack(scores), xy, unit_xy, pairs.count[pairs.usable])
-        return cls(*(torch.from_numpy(array) for array in arrays))
+            pair = pairs[index]
+            raw, score = local.run_batched(patches=pair.patches.reshape(-1, *pair.patches.shape[2:]))
+            unit_xy = (pair.xy + 0.5) / pair.size[:, None] * 2 - 1
+            half = raw.reshape(2, -1, raw.shape[1]).astype(np.float16)
+            row = (half, score.reshape(2, -1), pair.xy, unit_xy, np.array(pair.count))
+            for column, value in zip(columns, row, strict=True):
+                column.append(value)
+        return cls(*(torch.from_numpy(np.stack(column)) for column in columns))
 
 
 def near_partner(xy: NDArray[np.float32], matchable: NDArray[np.bool_], distance: float) -> NDArray[np.bool_]:

@@ -22,6 +22,7 @@ import numpy as np
 from contextdesc.detection import Detector, detect
 from contextdesc.errors import InputError
 from contextdesc.image import read
+from contextdesc.keypoints import Keypoints
 from contextdesc.patches import PATCH, SUPPORT, sample_patches
 from contextdesc.training.data.homography import HomographyConfig, corresponding, two_views
 
@@ -80,6 +81,21 @@ class PairSet:
         return Pair(self.patches[row], self.xy[row], self.size[row], int(self.count[row]))
 
 
+class PairSets:
+    """Several pair sets as one."""
+
+    def __init__(self, sets: list[PairSet]) -> None:
+        self.sets = sets
+        self._starts = np.cumsum([0, *map(len, sets)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, index: int) -> Pair:
+        which = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return self.sets[which][index - int(self._starts[which])]
+
+
 def build_homography_pairs(
     photos: list[Path],
     cache: Path,
@@ -96,25 +112,37 @@ def build_homography_pairs(
     folder = cache / f"homography-{config.key(photos)}"
     if (folder / "done").exists():
         return PairSet(folder)
+    jobs = [(index, path, config) for index, path in enumerate(photos)]
+    return fill_pair_set(folder, jobs, _photo_pairs, config.per_photo, config.keypoints, workers, progress)
+
+
+def fill_pair_set(
+    folder: Path,
+    jobs: list[Job],
+    work: Callable[[Job], list[Pair]],
+    per_job: int,
+    keypoints: int,
+    workers: int,
+    progress: Callable[[int, int], None],
+) -> PairSet:
+    """Write `per_job` pairs for each job; what an interrupted run finished is kept."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(asdict(config), indent=1))
-    rows, keypoints = len(photos) * config.per_photo, config.keypoints
+    rows = len(jobs) * per_job
     arrays = {
         "patches": _open(folder, "patches", (rows, 2, keypoints, PATCH, PATCH), np.uint8),
         "xy": _open(folder, "xy", (rows, 2, keypoints, 2), np.float32),
         "size": _open(folder, "size", (rows, 2, 2), np.float32),
         "count": _open(folder, "count", (rows,), np.int32),
-        "finished": _open(folder, "finished", (len(photos),), np.uint8),
+        "finished": _open(folder, "finished", (len(jobs),), np.uint8),
     }
-    waiting = np.flatnonzero(arrays["finished"] == 0)
-    jobs = [(int(i), photos[i], config) for i in waiting]
-    for done, (index, pairs) in enumerate(_map(_photo_pairs, jobs, workers), len(photos) - len(jobs) + 1):
-        for repeat, pair in enumerate(pairs):
-            row = index * config.per_photo + repeat
+    waiting = np.flatnonzero(arrays["finished"] == 0).tolist()
+    results = _map(work, [jobs[index] for index in waiting], workers)
+    for done, (index, pairs) in enumerate(zip(waiting, results, strict=True), len(jobs) - len(waiting) + 1):
+        for row, pair in enumerate(pairs, index * per_job):
             for name in ("patches", "xy", "size", "count"):
                 arrays[name][row] = getattr(pair, name)
         arrays["finished"][index] = 1
-        progress(done, len(photos))
+        progress(done, len(jobs))
     for array in arrays.values():
         array.flush()
     (folder / "done").touch()
@@ -141,32 +169,47 @@ def _open(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) -> np.mem
     return array
 
 
-def _photo_pairs(job: tuple[int, Path, PairConfig]) -> tuple[int, list[Pair]]:
+def _photo_pairs(job: tuple[int, Path, PairConfig]) -> list[Pair]:
     index, path, config = job
     gray = read(path).gray
-    return index, [photo_pair(gray, np.random.default_rng([config.seed, index, repeat]), config)
-                   for repeat in range(config.per_photo)]  # fmt: skip
+    seeds = ([config.seed, index, repeat] for repeat in range(config.per_photo))
+    return [photo_pair(gray, np.random.default_rng(seed), config) for seed in seeds]
 
 
 def photo_pair(gray: NDArray[np.uint8], rng: np.random.Generator, config: PairConfig) -> Pair:
     """One pair of a photograph; `count` is 0 if ten draws did not give enough correspondences."""
     detector = Detector(max_keypoints=None, contrast=config.contrast)
-    size = config.keypoints
     for _ in range(10):
         first, second, homography = two_views(gray, rng, config.homography)
         found = detect(first, detector), detect(second, detector)
         shared = corresponding(*found, homography, config.homography)
-        if len(shared) < config.min_corresponding or min(map(len, found)) < size // 2:
-            continue
-        shared = rng.permutation(shared)[: size * 3 // 4]
-        patches = np.empty((2, size, PATCH, PATCH), np.uint8)
-        xy = np.empty((2, size, 2), np.float32)
-        for side, (view, keypoints) in enumerate(zip((first, second), found, strict=True)):
-            others = rng.permutation(np.setdiff1d(np.arange(len(keypoints)), shared[:, side]))
-            others = np.resize(others, size - len(shared))  # repeated if too few
-            chosen = keypoints[np.concatenate([shared[:, side], others])]
-            patches[side], xy[side] = sample_patches(view, chosen, config.support), chosen.xy
-        sides = np.array([view.shape[::-1] for view in (first, second)], np.float32)
-        return Pair(patches, xy, sides, len(shared))
+        if len(shared) >= config.min_corresponding and min(map(len, found)) >= config.keypoints // 2:
+            return assemble((first, second), found, shared, rng, config.keypoints, config.support)
+    return no_pair(config.keypoints)
+
+
+def assemble(
+    views: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+    found: tuple[Keypoints, Keypoints],
+    shared: NDArray[np.int64],
+    rng: np.random.Generator,
+    size: int,
+    support: float,
+) -> Pair:
+    """A pair of `size` keypoints; a draw of the rows `shared` (M, 2) corresponds, at most three quarters."""
+    shared = rng.permutation(shared)[: size * 3 // 4]
+    patches = np.empty((2, size, PATCH, PATCH), np.uint8)
+    xy = np.empty((2, size, 2), np.float32)
+    for side, (view, keypoints) in enumerate(zip(views, found, strict=True)):
+        others = rng.permutation(np.setdiff1d(np.arange(len(keypoints)), shared[:, side]))
+        others = np.resize(others, size - len(shared))  # repeated if too few
+        chosen = keypoints[np.concatenate([shared[:, side], others])]
+        patches[side], xy[side] = sample_patches(view, chosen, support), chosen.xy
+    sides = np.array([view.shape[::-1] for view in views], np.float32)
+    return Pair(patches, xy, sides, len(shared))
+
+
+def no_pair(size: int) -> Pair:
+    """The place of a pair that could not be made; pair sets pass over it."""
     empty = np.zeros((2, size, PATCH, PATCH), np.uint8)
     return Pair(empty, np.zeros((2, size, 2), np.float32), np.ones((2, 2), np.float32), 0)
