@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -189,13 +189,13 @@ class FrozenPairs:
 
     @classmethod
     def compute(cls, local: Engine, pairs: PairSet | PairSets) -> FrozenPairs:
-        columns: list[list[NDArray[np.generic]]] = [[], [], [], [], []]
+        columns: list[list[NDArray[Any]]] = [[], [], [], [], []]
         for index in range(len(pairs)):
             pair = pairs[index]
             raw, score = local.run_batched(patches=pair.patches.reshape(-1, *pair.patches.shape[2:]))
             unit_xy = (pair.xy + 0.5) / pair.size[:, None] * 2 - 1
             half = raw.reshape(2, -1, raw.shape[1]).astype(np.float16)
-            row = (half, score.reshape(2, -1), pair.xy, unit_xy, np.array(pair.count))
+            row: list[NDArray[Any]] = [half, score.reshape(2, -1), pair.xy, unit_xy, np.array(pair.count)]
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
         return cls(*(torch.from_numpy(np.stack(column)) for column in columns))
