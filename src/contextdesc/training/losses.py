@@ -124,7 +124,8 @@ def scale_aware(
     Distances d+ of partners should be below, d- of negatives above a context
     theta = mix (d+ + d-) / 2 + (1 - mix) context, by soft hinges: with s = 2 sharpness,
     (softplus(s (d+ - theta)) + softplus(s (theta - d-))) / s. Triplets of both directions are averaged:
-    each keypoint of either image with its partner and its nearest negative in the other.
+    each keypoint of either image with its partner and its nearest negative in the other. The constants
+    are those of a public implementation and have not been compared with the paper's text.
 
     Shape:
         first, second (B, K, D), matchable (B, K), ignored (B, K, K) -> scalar.
@@ -154,7 +155,8 @@ def geodesc(
     Structured: hinges max(0, s_ij - ratio s_ii) and max(0, s_ji - ratio s_ii) on cosines s, mean over the
     negatives j of i. Geometric: max(0, margin_i - s_ii), where the margin grows with the
     similarity of the two views: partners that should look alike must be close, those seen from very
-    different sides need not.
+    different sides need not. Form and constants have not been compared with the paper's text: do so before
+    quoting a number for this loss.
 
     Args:
         first, second: (B, K, D), L2-normalised.
