@@ -55,31 +55,26 @@ def photo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory: pytest.TempPathFactory, photo: Image) -> Path:
     """A model with every part: random local, geometric and visual networks, a real regional network."""
-    from contextdesc.training.export import Networks, export_model
-    from contextdesc.training.networks import (
-        GeometricConfig,
-        GeometricContext,
-        LocalNetwork,
-        VisualConfig,
-        VisualContext,
-    )
+    from contextdesc.training.export import export_model
+    from contextdesc.training.networks import LocalNetwork, VisualConfig, VisualContext
+    from contextdesc.training.parts import Parts
     from contextdesc.training.regional import EfficientNetLite0, registry_weights
+    from contextdesc.training.variants import ContextNormContext
 
     torch = pytest.importorskip("torch") if not CI else __import__("torch")
     torch.manual_seed(0)
     regional = EfficientNetLite0(head=False)
     regional.load_registry_weights(registry_weights())
     visual = VisualConfig(regional_channels=320, grid_widths=(64, 32), fusion_widths=(64, 128))
-    networks = Networks(
-        LocalNetwork(), None, GeometricContext(GeometricConfig()), VisualContext(visual), regional
-    )
-    torch.nn.init.normal_(networks.geometric.last.weight, std=0.02)
+    geometric = ContextNormContext()
+    torch.nn.init.normal_(geometric.last.weight, std=0.02)
+    parts = Parts(LocalNetwork(), None, VisualContext(visual), geometric, None, regional)
     spec = ModelSpec(
         name="small", base="local", files={}, regional="efficientnet-lite0", regional_channels=320,
         regional_max_side=320, interpolation="mean3", matchability="map",
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("models") / "small"
-    export_model(networks, spec, folder, photo)
+    export_model(parts, spec, folder, photo)
     return folder
 
 
@@ -87,13 +82,16 @@ def random_base_model(folder: Path, base: str, photo: Image) -> Path:
     """A model on RootSIFT or on given descriptors, with matchability and geometric context."""
     import torch
 
-    from contextdesc.training.export import Networks, export_model
-    from contextdesc.training.networks import GeometricContext, Matchability
+    from contextdesc.training.export import export_model
+    from contextdesc.training.networks import Matchability
+    from contextdesc.training.parts import Parts
+    from contextdesc.training.variants import ContextNormContext
 
     torch.manual_seed(1)
-    networks = Networks(matchability=Matchability(), geometric=GeometricContext())
-    torch.nn.init.normal_(networks.geometric.last.weight, std=0.02)
-    export_model(networks, ModelSpec(name=base, base=base, files={}), folder, photo)
+    geometric = ContextNormContext()
+    torch.nn.init.normal_(geometric.last.weight, std=0.02)
+    parts = Parts(matchability=Matchability(), geometric=geometric)
+    export_model(parts, ModelSpec(name=base, base=base, files={}), folder, photo)
     return folder
 
 

@@ -44,6 +44,15 @@ class Engine:
         """All outputs, in the file's order."""
         return list(self._session.run(None, inputs))
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of what the network reads."""
+        return tuple(node.name for node in self._session.get_inputs())
+
+    def run_named(self, **inputs: NDArray[Any]) -> list[NDArray[np.float32]]:
+        """As `run`, of those inputs that the network reads."""
+        return self.run(**{name: inputs[name] for name in self.inputs if name in inputs})
+
     def run_batched(self, batch: int = BATCH, **inputs: NDArray[Any]) -> list[NDArray[np.float32]]:
         """Run rows of the inputs in batches, for networks that treat each row alone; at least one row."""
         rows = len(next(iter(inputs.values())))

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 Context = Literal["all", "both", "visual", "geometric", "none"]
 
 REGIONAL_STRIDE = 32
+TERM_SIZE = 128  # of a context term
 _EPS = 1e-12
 
 
@@ -148,12 +149,13 @@ class ContextDesc:
         """
         given = as_keypoints(keypoints)
         raw = np.asarray(descriptors, np.float32)
-        if raw.shape != (len(given), self.spec.descriptor_size):
-            expected = (len(given), self.spec.descriptor_size)
+        if raw.shape != (len(given), self.spec.raw_size):
+            expected = (len(given), self.spec.raw_size)
             raise InputError(f"descriptors of shape {raw.shape}: expected {expected} for these keypoints")
         if not np.isfinite(raw).all():
             raise InputError("descriptors hold values that are not finite")
-        if matchability is None and "geometric" in self.terms and len(given):
+        reads_score = "geometric" in self.terms and "score" in self._engine(modelfile.GEOMETRIC).inputs
+        if matchability is None and reads_score and len(given):
             if modelfile.MATCHABILITY not in self.spec.files:
                 raise InputError(
                     f"{self.spec.name} reads matchability off its patches: pass matchability= as `raw` "
@@ -209,7 +211,7 @@ class ContextDesc:
         if not len(keypoints):
             empty = np.zeros(0, np.float32)
             has_score = modelfile.LOCAL in spec.files or modelfile.MATCHABILITY in spec.files
-            return np.zeros((0, spec.descriptor_size), np.float32), empty if has_score else None
+            return np.zeros((0, spec.raw_size), np.float32), empty if has_score else None
         if spec.base == "rootsift":
             raw = rootsift(picture.gray, keypoints)
             if modelfile.MATCHABILITY not in spec.files:
@@ -234,20 +236,36 @@ class ContextDesc:
         xy: NDArray[np.float32],
         regional: NDArray[np.float32] | None,
     ) -> NDArray[np.float32]:
-        total = raw
-        if len(raw) and "geometric" in self.terms:
-            total = (
-                total + self._engine(modelfile.GEOMETRIC).run(xy=xy, score=np.asarray(score, np.float32))[0]
-            )
-        if len(raw) and "visual" in self.terms:
+        if not len(raw):
+            return np.zeros((0, self.spec.descriptor_size), np.float32)
+        terms = {}
+        if "visual" in self.terms:
             grid = np.asarray(regional, np.float32)
             if grid.ndim != 3 or grid.shape[0] != self.spec.regional_channels or 0 in grid.shape:
                 raise InputError(
                     f"regional grid of shape {grid.shape}: expected ({self.spec.regional_channels}, h, w)"
                 )
-            total = total + self._engine(modelfile.VISUAL).run(grid=grid, xy=xy, raw=raw)[0]
+            terms["visual"] = self._engine(modelfile.VISUAL).run_named(grid=grid, xy=xy, raw=raw)[0]
+        if "geometric" in self.terms:
+            reads = {"xy": xy, "raw": raw}
+            if score is not None:
+                reads["score"] = np.asarray(score, np.float32)
+            terms["geometric"] = self._engine(modelfile.GEOMETRIC).run_named(**reads)[0]
+        total = self._aggregate(raw, terms)
         norm = np.sqrt(np.square(total).sum(1, keepdims=True))
         return np.asarray(total / np.maximum(norm, _EPS), np.float32)
+
+    def _aggregate(
+        self, raw: NDArray[np.float32], terms: dict[str, NDArray[np.float32]]
+    ) -> NDArray[np.float32]:
+        """Raw descriptors and those terms that are on, to one array; a term that is off is 0."""
+        if self.spec.aggregation == "sum":
+            return np.sum([raw, *terms.values()], axis=0)
+        off = np.zeros((len(raw), TERM_SIZE), np.float32)
+        every = {name: terms.get(name, off) for name in self.spec.terms}
+        if self.spec.aggregation == "concat":
+            return np.concatenate([raw, *every.values()], axis=1)
+        return self._engine(modelfile.AGGREGATION).run(raw=raw, **every)[0]
 
     def _mask(self, mask: Source, picture: Image) -> NDArray[np.uint8]:
         allowed = read(mask, max_pixels=self.max_pixels)
@@ -280,12 +298,17 @@ def unit_coordinates(keypoints: Keypoints, size: tuple[int, int]) -> NDArray[np.
 
 def regional_image(image: Image, max_side: int) -> NDArray[np.float32]:
     """(1, 3, H, W) float32 RGB, 0 to 255: the image as regional networks see it, sides multiples of 32."""
-    width, height = image.size
-    factor = min(1.0, max_side / max(width, height))
-    target = [max(1, round(side * factor / REGIONAL_STRIDE)) * REGIONAL_STRIDE for side in (width, height)]
-    shrinks = factor < 1
+    target = [side * REGIONAL_STRIDE for side in grid_size(image.size, max_side)]
+    shrinks = max(image.size) > max_side
     resized = cv2.resize(image.rgb, target, interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
     return np.ascontiguousarray(resized.transpose(2, 0, 1)[None], np.float32)
+
+
+def grid_size(size: tuple[int, int], max_side: int) -> tuple[int, int]:
+    """Width and height of the regional grid of an image of `size`."""
+    factor = min(1.0, max_side / max(size))
+    width, height = (max(1, round(side * factor / REGIONAL_STRIDE)) for side in size)
+    return width, height
 
 
 def _chosen_terms(spec: modelfile.ModelSpec, context: Context) -> tuple[str, ...]:

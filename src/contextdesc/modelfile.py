@@ -17,6 +17,7 @@ DEFAULT = "preview"
 
 LOCAL, MATCHABILITY = "local.onnx", "matchability.onnx"
 GEOMETRIC, VISUAL, REGIONAL = "geometric.onnx", "visual.onnx", "regional.onnx"
+AGGREGATION = "aggregation.onnx"
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class ModelSpec:
     `geometric.onnx`: xy (N, 2) in [-1, 1], score (N,) -> term (N, 128).
     `regional.onnx`: image (1, 3, H, W) float RGB 0 to 255, sides multiples of 32 -> grid (C, H/32, W/32).
     `visual.onnx`: grid (C, h, w), xy (N, 2), raw (N, 128) -> term (N, 128).
+    `aggregation.onnx` (learned aggregation): raw and the terms by name, (N, 128) each -> descriptor.
+
+    A file may leave out inputs that its network does not read; `geometric.onnx` may read raw too.
     """
 
     name: str
@@ -36,12 +40,15 @@ class ModelSpec:
     format: int = FORMAT
     support: float = 10.6  # patch side over keypoint size
     descriptor_size: int = 128
+    raw_size: int = 128  # of the base's descriptors
+    aggregation: Literal["sum", "concat", "learned"] = "sum"
     ratio: float = 0.8  # threshold of the ratio test
     matchability: Literal["map", "raw"] = "raw"
     regional: str | None = None  # name of the regional network
     regional_channels: int | None = None
     regional_max_side: int = 1024  # pixels, longer side of the image that the regional network sees
     interpolation: str | None = None
+    networks: dict[str, Any] = field(default_factory=dict)  # settings of the encoders, to train on from
     training: dict[str, Any] = field(default_factory=dict)  # data, command, seed, commit, ...
 
     @property

@@ -26,7 +26,10 @@ _BATCH = 4096  # patches per cv2.remap call, bounds the coordinate maps to 32 MB
 
 
 def sample_patches(
-    gray: NDArray[np.uint8], keypoints: Keypoints, support: float = SUPPORT
+    gray: NDArray[np.uint8],
+    keypoints: Keypoints,
+    support: float = SUPPORT,
+    stretch: NDArray[np.float32] | None = None,
 ) -> NDArray[np.uint8]:
     """Cut the patch of every keypoint.
 
@@ -34,6 +37,7 @@ def sample_patches(
         gray: (H, W) uint8.
         keypoints: N keypoints in pixels of `gray`; beyond the border its pixels are replicated.
         support: side of the patch over the keypoint's size.
+        stretch: (N, 2), factors on the patch's width and height; None for square patches.
 
     Returns:
         (N, 32, 32) uint8; a patch's x axis points along the keypoint's angle.
@@ -55,6 +59,8 @@ def sample_patches(
         scale = np.array([level.shape[1] / width, level.shape[0] / height], np.float32)
         centre = (keypoints.xy[rows] + np.float32(0.5)) * scale - np.float32(0.5)
         axes = _patch_axes(step[rows], keypoints.angle[rows]) * scale
+        if stretch is not None:
+            axes = axes * stretch[rows, :, None]
         for part, tile, origin in _tiles(level, centre, axes):
             patches[rows[part]] = _remap(tile, centre[part] - origin, axes[part])
     return patches

@@ -19,8 +19,10 @@ from contextdesc.model import load
 from contextdesc.modelfile import ModelSpec
 from contextdesc.patches import sample_patches
 from contextdesc.training import export
-from contextdesc.training.export import PARITY, Networks, export_model
-from contextdesc.training.networks import GeometricContext, LocalNetwork, VisualConfig, VisualContext
+from contextdesc.training.export import PARITY, export_model
+from contextdesc.training.networks import LocalNetwork, VisualConfig, VisualContext
+from contextdesc.training.parts import Parts
+from contextdesc.training.variants import ContextNormContext
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +42,7 @@ def local_with_statistics(patches: torch.Tensor) -> LocalNetwork:
 def test_local_network_agrees_on_real_patches(photo: Image, tmp_path: Path) -> None:
     patches = sample_patches(photo.gray, detect(photo.gray, Detector(300)))
     network = local_with_statistics(torch.from_numpy(patches[:64]))
-    export_model(Networks(local=network), ModelSpec("m", "local", {}), tmp_path / "m", photo)
+    export_model(Parts(local=network), ModelSpec("m", "local", {}), tmp_path / "m", photo)
     raw, score = Engine(tmp_path / "m" / modelfile.LOCAL).run(patches=patches)
     with torch.no_grad():
         expected, expected_score = network(torch.from_numpy(patches))
@@ -58,7 +60,7 @@ def test_a_model_that_disagrees_is_not_written(
     network = local_with_statistics(
         torch.from_numpy(sample_patches(photo.gray, detect(photo.gray, Detector(64))))
     )
-    export_model(Networks(local=network), ModelSpec("m", "local", {}), folder, photo)
+    export_model(Parts(local=network), ModelSpec("m", "local", {}), folder, photo)
     before = (folder / "model.json").read_bytes()
     honest = export._export
 
@@ -71,7 +73,7 @@ def test_a_model_that_disagrees_is_not_written(
     with pytest.raises(
         ContextDescError, match=r"local.onnx: ONNX Runtime and PyTorch differ by .* not written"
     ):
-        export_model(Networks(local=network), ModelSpec("other", "local", {}), folder, photo)
+        export_model(Parts(local=network), ModelSpec("other", "local", {}), folder, photo)
     assert (folder / "model.json").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
 
@@ -91,7 +93,7 @@ def test_visual_variants_agree_at_any_size(options: dict[str, object], tmp_path:
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     spec = ModelSpec("v", "rootsift", {}, regional_channels=16)
-    export_model(Networks(visual=network), spec, tmp_path / "v", photo)
+    export_model(Parts(visual=network), spec, tmp_path / "v", photo)
     engine = Engine(tmp_path / "v" / modelfile.VISUAL)
     for size, keypoints in (((4, 9), 33), ((1, 1), 1), ((20, 12), 500)):
         grid, xy, raw = torch.randn(16, *size), torch.rand(keypoints, 2) * 2 - 1, torch.randn(keypoints, 128)
@@ -127,7 +129,7 @@ def test_the_folder_is_what_the_contract_says(small_model: Path) -> None:
 def test_geometric_part_is_checked_too(tmp_path: Path, photo: Image, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "PARITY", -1.0)
     assert PARITY == 1e-4
-    network = GeometricContext()
+    network = ContextNormContext()
     with pytest.raises(ContextDescError, match=r"geometric.onnx"):
-        export_model(Networks(geometric=network), ModelSpec("g", "rootsift", {}), tmp_path / "g", photo)
+        export_model(Parts(geometric=network), ModelSpec("g", "rootsift", {}), tmp_path / "g", photo)
     assert not (tmp_path / "g").exists()

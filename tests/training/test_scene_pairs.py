@@ -9,17 +9,19 @@ import pytest
 from numpy.typing import NDArray
 
 from contextdesc.errors import InputError
-from contextdesc.training.data.pairs import Pair, PairSets
+from contextdesc.training.config import StageConfig
+from contextdesc.training.data.cache import Cache
+from contextdesc.training.data.frozen import Examples, Mixture
+from contextdesc.training.data.pairs import Pair
 from contextdesc.training.data.scene_pairs import ScenePairConfig, build_scene_pairs, find_scenes, scene_pair
 from contextdesc.training.data.scenes import PairRules, Scene
 from contextdesc.training.loop import train
-from contextdesc.training.stages import StageConfig
 from tests.training.test_scenes import View, made, rendered, true_place  # noqa: F401  # two are fixtures
 
 CONFIG = ScenePairConfig(keypoints=256, min_corresponding=32, rules=PairRules(min_rotation=0))
 
 
-def likeness(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float64]:
+def correlation(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Correlation of patches (N, 32, 32), row by row."""
     flat = [p.reshape(len(p), -1).astype(float) for p in (first, second)]
     flat = [(p - p.mean(1, keepdims=True)) / (p.std(1, keepdims=True) + 1e-6) for p in flat]
@@ -28,8 +30,8 @@ def likeness(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.
 
 def assert_patches_correspond(pair: Pair) -> None:
     first, second = pair.patches[:, : pair.count]
-    assert np.median(likeness(first, second)) > 0.7
-    assert np.median(likeness(first, np.roll(second, 1, axis=0))) < 0.3
+    assert np.median(correlation(first, second)) > 0.7
+    assert np.median(correlation(first, np.roll(second, 1, axis=0))) < 0.3
 
 
 def test_rows_that_correspond_see_one_point(made: Scene, rendered: list[View]) -> None:  # noqa: F811
@@ -46,12 +48,15 @@ def test_rows_that_correspond_see_one_point(made: Scene, rendered: list[View]) -
 
 def test_pair_sets_of_scenes_are_kept_and_joined(made: Scene, tmp_path: Path) -> None:  # noqa: F811
     folder = made.images.parent
-    pairs = build_scene_pairs([folder], tmp_path, CONFIG)
+    pairs = build_scene_pairs([folder], Cache(tmp_path), CONFIG)
     assert len(pairs) == 3  # neighbouring views share tracks
-    assert build_scene_pairs([folder], tmp_path, CONFIG).folder == pairs.folder
-    both = PairSets([pairs, pairs])
+    assert build_scene_pairs([folder], Cache(tmp_path), CONFIG).folder == pairs.folder
+    both = Mixture([Examples(pairs), Examples(pairs)])
     assert len(both) == 6
-    np.testing.assert_array_equal(both[4].xy, pairs[1].xy)
+    np.testing.assert_array_equal(both[4].pair.xy, pairs[1].xy)
+    first, second = (made.names.index(view.name) for view in both[4].views)
+    tracks = [set(made.keypoints(image)[1]) for image in (first, second)]
+    assert len(tracks[0] & tracks[1]) >= 32
 
 
 def test_a_stage_trains_on_scenes_and_validates_on_others(made: Scene, tmp_path: Path) -> None:  # noqa: F811
@@ -63,7 +68,7 @@ def test_a_stage_trains_on_scenes_and_validates_on_others(made: Scene, tmp_path:
         scene_pairs=CONFIG,
     )  # fmt: skip
     lines: list[str] = []
-    train(config, tmp_path / "run", tmp_path / "cache", log=lines.append)
+    train(config, tmp_path / "run", Cache(tmp_path / "cache"), log=lines.append)
     assert any("held_out_recall" in line and "raw_scenes" in line for line in lines)
 
 
@@ -72,12 +77,12 @@ def test_mistakes_are_named(made: Scene, tmp_path: Path) -> None:  # noqa: F811
         find_scenes(tmp_path)
     strict = ScenePairConfig(rules=PairRules(min_shared=100_000))
     with pytest.raises(InputError, match="no pair of its images passes the rules"):
-        build_scene_pairs([made.images.parent], tmp_path, strict)
+        build_scene_pairs([made.images.parent], Cache(tmp_path), strict)
     made.save(tmp_path / "scenes" / "one")
 
     def start(**options: object) -> None:
         config = StageConfig(stage="local", steps=1, **options)  # type: ignore[arg-type]
-        train(config, tmp_path / "run", tmp_path / "cache", log=lambda line: None)
+        train(config, tmp_path / "run", Cache(tmp_path / "cache"), log=lambda line: None)
 
     with pytest.raises(InputError, match="nothing to train on: give 'photos', 'scenes' or both"):
         start()

@@ -20,6 +20,8 @@ from contextdesc.detection import Detector, detect
 from contextdesc.errors import ContextDescError, InputError
 from contextdesc.image import Image, find_images
 from contextdesc.model import load
+from contextdesc.training.config import StageConfig
+from contextdesc.training.data.cache import Cache
 from contextdesc.training.data.homography import (
     HomographyConfig,
     corresponding,
@@ -28,9 +30,10 @@ from contextdesc.training.data.homography import (
     warp_points,
 )
 from contextdesc.training.data.pairs import PairConfig, build_homography_pairs
-from contextdesc.training.loop import load_network, schedule, train
+from contextdesc.training.loop import schedule, train
 from contextdesc.training.networks import LocalNetwork
-from contextdesc.training.stages import StageConfig, near_partner, warp_unit_square
+from contextdesc.training.parts import Parts, load_parts
+from contextdesc.training.stages import PairStage, near_partner, warp_unit_square
 
 PAIRS = PairConfig(keypoints=64, min_corresponding=16, per_photo=2)
 
@@ -75,29 +78,29 @@ def test_keypoints_turn_and_grow_with_a_similarity() -> None:
 
 def test_pair_sets_are_reproducible_and_resume(photo_folder: Path, tmp_path: Path) -> None:
     photos = list(find_images([photo_folder]).values())[:4]
-    whole = build_homography_pairs(photos, tmp_path / "one", PAIRS, workers=2)
+    whole = build_homography_pairs(photos, Cache(tmp_path / "one"), PAIRS, workers=2)
     assert len(whole) >= 6
     assert (whole.count[whole.usable] >= 16).all()
-    other = build_homography_pairs(photos, tmp_path / "two", PAIRS)
+    other = build_homography_pairs(photos, Cache(tmp_path / "two"), PAIRS)
     (other.folder / "done").unlink()
     finished = np.load(other.folder / "finished.npy", mmap_mode="r+")
     patches = np.load(other.folder / "patches.npy", mmap_mode="r+")
     finished[2], patches[4:6] = 0, 0  # as if killed before the third photograph was written
     finished.flush()
     patches.flush()
-    again = build_homography_pairs(photos, tmp_path / "two", PAIRS)
+    again = build_homography_pairs(photos, Cache(tmp_path / "two"), PAIRS)
     np.testing.assert_array_equal(again.patches, whole.patches)
-    changed = build_homography_pairs(photos, tmp_path / "one", dataclasses.replace(PAIRS, seed=1))
+    changed = build_homography_pairs(photos, Cache(tmp_path / "one"), dataclasses.replace(PAIRS, seed=1))
     assert changed.folder != whole.folder
 
 
 def test_a_damaged_cache_is_named(photo_folder: Path, tmp_path: Path) -> None:
     photos = list(find_images([photo_folder]).values())[:2]
-    pairs = build_homography_pairs(photos, tmp_path, PAIRS)
+    pairs = build_homography_pairs(photos, Cache(tmp_path), PAIRS)
     (pairs.folder / "done").unlink()
-    np.save(pairs.folder / "xy.npy", np.zeros((3, 3)))
-    with pytest.raises(InputError, match=r"xy.npy: damaged cache; delete its folder"):
-        build_homography_pairs(photos, tmp_path, PAIRS)
+    np.save(pairs.folder / "keypoints.npy", np.zeros((3, 3)))
+    with pytest.raises(InputError, match=r"keypoints.npy: damaged cache .*; delete the folder"):
+        build_homography_pairs(photos, Cache(tmp_path), PAIRS)
 
 
 def test_keypoints_at_the_partner_s_place_are_no_negatives() -> None:
@@ -124,15 +127,15 @@ def config(photo_folder: Path) -> StageConfig:
 
 def test_resume_is_exact(config: StageConfig, tmp_path: Path) -> None:
     """Stopped after step 6 and resumed: the same weights, bit for bit, as an undisturbed run."""
-    straight = train(config, tmp_path / "straight", tmp_path / "cache", log=lambda line: None)
+    straight = train(config, tmp_path / "straight", Cache(tmp_path / "cache"), log=lambda line: None)
 
     def stop(line: str) -> None:
         if '"step": 6' in line:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(config, tmp_path / "stopped", tmp_path / "cache", log=stop)
-    stopped = train(config, tmp_path / "stopped", tmp_path / "cache", log=lambda line: None)
+        train(config, tmp_path / "stopped", Cache(tmp_path / "cache"), log=stop)
+    stopped = train(config, tmp_path / "stopped", Cache(tmp_path / "cache"), log=lambda line: None)
     first, second = load_file(straight), load_file(stopped)
     assert first.keys() == second.keys()
     for name in first:
@@ -142,17 +145,15 @@ def test_resume_is_exact(config: StageConfig, tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_stops_the_run(
     config: StageConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from contextdesc.training.stages import LocalStage
+    honest = PairStage.loss
 
-    honest = LocalStage.loss
-
-    def broken(self: LocalStage, step: int) -> dict[str, torch.Tensor]:
-        values = honest(self, step)
+    def broken(self: PairStage, step: int, part: int, of: int) -> dict[str, torch.Tensor]:
+        values = honest(self, step, part, of)
         return {**values, "loss": values["loss"] * float("nan")} if step == 8 else values
 
-    monkeypatch.setattr(LocalStage, "loss", broken)
+    monkeypatch.setattr(PairStage, "loss", broken)
     with pytest.raises(ContextDescError, match="the loss is not finite at step 8"):
-        train(config, tmp_path / "run", tmp_path / "cache", log=lambda line: None)
+        train(config, tmp_path / "run", Cache(tmp_path / "cache"), log=lambda line: None)
     assert (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
@@ -167,12 +168,14 @@ def test_the_learning_rate_warms_up_and_falls(config: StageConfig) -> None:
 def test_mistakes_are_named(config: StageConfig, tmp_path: Path) -> None:
     quiet = {"log": lambda line: None}
     with pytest.raises(InputError, match="12 photographs, and 30 of them are held out"):
-        train(dataclasses.replace(config, held_out=30), tmp_path / "a", tmp_path / "cache", **quiet)
-    with pytest.raises(InputError, match="stage geometric needs 'base', a model with a local network"):
-        train(dataclasses.replace(config, stage="geometric"), tmp_path / "a", tmp_path / "cache", **quiet)
+        train(dataclasses.replace(config, held_out=30), tmp_path / "a", Cache(tmp_path / "cache"), **quiet)
+    with pytest.raises(InputError, match="stage context needs 'base': rootsift, a model, or module:function"):
+        train(
+            dataclasses.replace(config, stage="context"), tmp_path / "a", Cache(tmp_path / "cache"), **quiet
+        )
     (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
     with pytest.raises(InputError, match=r"bad.safetensors: (damaged|not a readable) checkpoint"):
-        load_network(tmp_path / "bad.safetensors", LocalNetwork())
+        load_parts(tmp_path / "bad.safetensors", Parts(LocalNetwork()))
 
 
 @pytest.mark.slow

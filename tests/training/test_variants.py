@@ -237,7 +237,7 @@ def test_aggregation(config: AggregationVariant) -> None:
 
 @pytest.mark.parametrize("kind", ["sum", "learned"])
 def test_central_surround_does_not_sum(kind: str) -> None:
-    network = Aggregation(AggregationVariant(kind, 1))  # type: ignore[arg-type]
+    network = Aggregation(AggregationVariant(kind), 1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=rf"aggregation {kind}: the raw descriptor has 256 values"):
         network(torch.randn(1, 256, 5), torch.randn(1, 128, 5))
 

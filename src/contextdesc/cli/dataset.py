@@ -105,15 +105,17 @@ def _homographies(
 ) -> None:
     from contextdesc.image import find_images
     from contextdesc.progress import progress
+    from contextdesc.training.data.cache import Cache
     from contextdesc.training.data.pairs import PairConfig, build_homography_pairs
 
     photos = list(find_images([images]).values())
     config = PairConfig(per_photo=per_photo, contrast=contrast)
+    cache = Cache(output)
     if restart:
-        shutil.rmtree(output / f"homography-{config.key(photos)}", ignore_errors=True)
+        shutil.rmtree(cache.entry("homography", config.settings(photos)), ignore_errors=True)
     with progress("pairs", len(photos), quiet=quiet) as advance:
         workers = os.cpu_count() or 1
-        pairs = build_homography_pairs(photos, output, config, workers, lambda done, total: advance())
+        pairs = build_homography_pairs(photos, cache, config, workers, lambda done, total: advance())
     numbers = {"output": str(pairs.folder), "photographs": len(photos), "pairs": len(pairs)}
     if as_json:
         print(json.dumps(numbers, indent=2))

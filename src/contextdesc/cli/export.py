@@ -1,20 +1,32 @@
-"""`contextdesc export`: trained checkpoints to a model folder."""
+"""`contextdesc export CHECKPOINT...`: trained checkpoints to a model folder."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from contextdesc.training.config import StageConfig
+
 
 def command(
-    local: Annotated[Path, typer.Option(help="Checkpoint of the stage `local`.")],
+    checkpoints: Annotated[
+        list[Path],
+        typer.Argument(help="Checkpoints of one or more stages; of a part, the last one's is taken."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Model folder to write.")],
-    image: Annotated[Path, typer.Option(help="A photograph to compare ONNX and PyTorch on.")],
-    geometric: Annotated[Path | None, typer.Option(help="Checkpoint of the stage `geometric`.")] = None,
+    base: Annotated[
+        str | None,
+        typer.Option(help="Model whose local network is taken over, instead of the config's base."),
+    ] = None,
+    image: Annotated[
+        Path | None,
+        typer.Option(help="Photograph to compare ONNX and PyTorch on; default one of the training."),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="Name of the model; default the folder's.")] = None,
     ratio: Annotated[float | None, typer.Option(help="Threshold of the ratio test; default 0.8.")] = None,
     ratio_photos: Annotated[
@@ -29,39 +41,35 @@ def command(
     from contextdesc.benchmarks.ratio import choose_ratio
     from contextdesc.errors import InputError
     from contextdesc.image import read
-    from contextdesc.modelfile import ModelSpec, write_spec
+    from contextdesc.modelfile import write_spec
 
     try:
-        from contextdesc.training.export import Networks, export_model
-        from contextdesc.training.loop import load_network, read_config
-        from contextdesc.training.networks import GeometricContext, LocalNetwork
-        from contextdesc.training.stages import photographs
+        from contextdesc.training.assembly import assemble
+        from contextdesc.training.export import export_model
+        from contextdesc.training.setup import photographs
     except ImportError as error:
         raise InputError(f"export needs an extra ({error}): pip install 'contextdesc[train]'") from None
 
-    networks = Networks()
-    config = read_config(local)
-    networks.local = LocalNetwork(config.local)
-    load_network(local, networks.local)
-    if geometric is not None:
-        networks.geometric = GeometricContext(read_config(geometric).geometric)
-        load_network(geometric, networks.geometric)
     try:
         training = json.loads(card.read_text(encoding="utf-8")) if card is not None else {}
     except (OSError, ValueError) as error:
         raise InputError(f"{card}: not a readable JSON file ({error})") from None
-    spec = ModelSpec(
-        name=name or output.name,
-        base="local",
-        files={},
-        support=config.pairs.support,
-        ratio=0.8 if ratio is None else ratio,
-        matchability=config.local.matchability,
-        training=training,
-    )
-    written = export_model(networks, spec, output, read(image))
+    model = assemble(checkpoints, name or output.resolve().name, base, training)
+    spec = model.spec if ratio is None else replace(model.spec, ratio=ratio)
+    picture = read(image or _any_photograph(model.config))
+    written = export_model(model.parts, spec, output, picture, model.carried)
     if ratio_photos is not None:
         photos = photographs(ratio_photos, held_out)[1]
         written = replace(written, ratio=choose_ratio(photos, output))
         write_spec(output, written)
     print(f"{output}: {', '.join(written.files)}; ratio {written.ratio}")
+
+
+def _any_photograph(config: StageConfig) -> Path:
+    from contextdesc.errors import InputError
+    from contextdesc.image import find_images
+
+    for folder in (config.photos, config.scenes):
+        if folder is not None and Path(folder).is_dir():
+            return next(iter(find_images([Path(folder)]).values()))
+    raise InputError("the photographs of the training are not there any more: give --image, any photograph")

@@ -7,14 +7,15 @@ PyTorch module on real inputs. A model that disagrees is not written.
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,56 +35,61 @@ from contextdesc.image import Image
 from contextdesc.modelfile import ModelSpec
 from contextdesc.patches import sample_patches
 from contextdesc.rootsift import rootsift
-from contextdesc.training.networks import GeometricContext, LocalNetwork, Matchability, VisualContext
+from contextdesc.training.variants import GlobalContext
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from contextdesc.training.parts import Parts
+
+    Carried = Iterable[Path]
 
 PARITY = 1e-4  # largest difference of L2-normalised outputs, ONNX Runtime against PyTorch
 OPSET = 18
 _HALF_ABOVE = 256  # elements: smaller tensors stay in single precision
 
 
-@dataclass
-class Networks:
-    """The trained parts of a model; those it lacks are None."""
-
-    local: LocalNetwork | None = None
-    matchability: Matchability | None = None
-    geometric: GeometricContext | None = None
-    visual: VisualContext | None = None
-    regional: nn.Module | None = None
-
-
-def export_model(networks: Networks, spec: ModelSpec, folder: Path, image: Image) -> ModelSpec:
+def export_model(
+    parts: Parts, spec: ModelSpec, folder: Path, image: Image, carried: Carried = ()
+) -> ModelSpec:
     """Write a model folder.
 
     Args:
-        networks: the parts of the model.
+        parts: the trained parts of the model.
         spec: everything of `model.json` but its files.
         folder: where the model goes; replaced only when all parts passed.
         image: a photograph whose patches and keypoints the parity check runs on.
+        carried: ONNX files of another model that this one takes over as they are.
 
     Returns:
         The spec as written, with checksums.
     """
-    parts = _wrapped(networks)
-    inputs = _real_inputs(networks, spec, image)
+    modules = _wrapped(parts)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as temporary:
         draft = Path(temporary) / "model"
         draft.mkdir()
-        files = {}
-        for name, module in parts.items():
-            _export(module, inputs[name], draft / name)
-            check_parity(module, inputs[name], draft / name)
-            files[name] = modelfile.sha256(draft / name)
-        spec = replace(spec, files=files)
+        for file in carried:
+            shutil.copyfile(file, draft / file.name)
+        inputs = _real_inputs(parts, spec, image, draft)
+        for name, module in modules.items():
+            read = {key: inputs[key] for key in _inputs(name, module)}
+            _export(module, read, draft / name)
+            check_parity(module, read, draft / name)
+        spec = replace(spec, files={p.name: modelfile.sha256(p) for p in sorted(draft.iterdir())})
         modelfile.write_spec(draft, spec)
         if folder.exists():
             shutil.rmtree(folder)
         os.replace(draft, folder)
     return spec
+
+
+def export_regional(network: nn.Module, path: Path) -> None:
+    """Write the ONNX file of a regional network alone, in full precision."""
+    pixels = torch.rand(1, 3, 64, 96, generator=torch.Generator().manual_seed(0)) * 255
+    folded = copy.deepcopy(network).eval()
+    _fold_batch_norm(folded)
+    _export(_Regional(folded).eval(), {"image": pixels}, path, modelfile.REGIONAL)
 
 
 def check_parity(module: nn.Module, inputs: dict[str, Tensor], path: Path) -> float:
@@ -110,73 +116,116 @@ def _comparable(output: Tensor) -> Tensor:
     return F.normalize(output, dim=0 if output.dim() == 3 else 1)  # grid (C, h, w), terms (N, C)
 
 
-class _Local(nn.Module):
-    def __init__(self, network: LocalNetwork) -> None:
+class _Part(nn.Module):
+    """A network with the signature of its ONNX file: one image, keypoints in rows."""
+
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
+
+class _Local(_Part):
     def forward(self, patches: Tensor) -> tuple[Tensor, Tensor]:
         raw, score = self.network(patches)
         return raw, score
 
 
-class _Matchability(nn.Module):
-    def __init__(self, network: Matchability) -> None:
-        super().__init__()
-        self.network = network
-
+class _Matchability(_Part):
     def forward(self, raw: Tensor) -> Tensor:
         return self.network(raw)
 
 
-class _Geometric(nn.Module):
-    def __init__(self, network: GeometricContext) -> None:
-        super().__init__()
-        self.network = network
+class _GeometricXy(_Part):
+    def forward(self, xy: Tensor) -> Tensor:
+        return _rows(self.network(xy[None], None))
 
+
+class _GeometricScore(_Part):
     def forward(self, xy: Tensor, score: Tensor) -> Tensor:
-        return self.network(xy.unsqueeze(0), score.unsqueeze(0)).squeeze(0).transpose(0, 1)
+        return _rows(self.network(xy[None], score[None]))
 
 
-class _Visual(nn.Module):
-    def __init__(self, network: VisualContext) -> None:
-        super().__init__()
-        self.network = network
+class _GeometricRaw(_Part):
+    def forward(self, xy: Tensor, raw: Tensor) -> Tensor:
+        return _rows(self.network(xy[None], None, raw[None]))
 
+
+class _Visual(_Part):
     def forward(self, grid: Tensor, xy: Tensor, raw: Tensor) -> Tensor:
-        term = self.network(grid.unsqueeze(0), xy.unsqueeze(0), raw.unsqueeze(0))
-        return term.squeeze(0).transpose(0, 1)
+        return _rows(self.network(grid[None], xy[None], raw[None]))
 
 
-class _Regional(nn.Module):
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
+class _GlobalVisual(_Part):
+    def forward(self, grid: Tensor, raw: Tensor) -> Tensor:
+        return _rows(self.network(grid[None], raw[None], raw[None]))  # of the second it reads the length
 
+
+class _Regional(_Part):
     def forward(self, image: Tensor) -> Tensor:
         return self.network(image).squeeze(0)
 
 
-# ONNX file -> (names of its outputs, dynamic axes of its inputs)
-_SIGNATURES: dict[str, tuple[list[str], dict[str, dict[int, str]]]] = {
-    modelfile.LOCAL: (["raw", "score"], {"patches": {0: "n"}}),
-    modelfile.MATCHABILITY: (["score"], {"raw": {0: "n"}}),
-    modelfile.GEOMETRIC: (["term"], {"xy": {0: "n"}, "score": {0: "n"}}),
-    modelfile.VISUAL: (["term"], {"grid": {1: "h", 2: "w"}, "xy": {0: "n"}, "raw": {0: "n"}}),
-    modelfile.REGIONAL: (["grid"], {"image": {2: "height", 3: "width"}}),
+class _AggregationOfTwo(_Part):
+    def forward(self, raw: Tensor, visual: Tensor, geometric: Tensor) -> Tensor:
+        return _rows(self.network(*(x.transpose(0, 1)[None] for x in (raw, visual, geometric))))
+
+
+class _AggregationOfVisual(_Part):
+    def forward(self, raw: Tensor, visual: Tensor) -> Tensor:
+        return _rows(self.network(raw.transpose(0, 1)[None], visual.transpose(0, 1)[None]))
+
+
+class _AggregationOfGeometric(_Part):
+    def forward(self, raw: Tensor, geometric: Tensor) -> Tensor:
+        return _rows(self.network(raw.transpose(0, 1)[None], geometric.transpose(0, 1)[None]))
+
+
+def _rows(output: Tensor) -> Tensor:
+    return output.squeeze(0).transpose(0, 1)  # (1, C, N) -> (N, C)
+
+
+_GEOMETRIC = {"xy": _GeometricXy, "xy+matchability": _GeometricScore, "xy+raw": _GeometricRaw}
+_AGGREGATION = {
+    ("visual", "geometric"): _AggregationOfTwo,
+    ("visual",): _AggregationOfVisual,
+    ("geometric",): _AggregationOfGeometric,
+}
+_OUTPUTS = {
+    modelfile.LOCAL: ["raw", "score"],
+    modelfile.MATCHABILITY: ["score"],
+    modelfile.GEOMETRIC: ["term"],
+    modelfile.VISUAL: ["term"],
+    modelfile.REGIONAL: ["grid"],
+    modelfile.AGGREGATION: ["descriptor"],
+}
+_DYNAMIC = {
+    **{name: {0: "n"} for name in ("patches", "raw", "score", "xy", "visual", "geometric")},
+    "grid": {1: "h", 2: "w"},
+    "image": {2: "height", 3: "width"},
 }
 
 
-def _wrapped(networks: Networks) -> dict[str, nn.Module]:
+def _inputs(name: str, module: nn.Module) -> list[str]:
+    """Names of the inputs of a part."""
+    return list(inspect.signature(module.forward).parameters)
+
+
+def _wrapped(parts: Parts) -> dict[str, nn.Module]:
     """Each part with the signature of its file, batch norms folded, weights rounded to half precision."""
-    wrappers = {
-        modelfile.LOCAL: (_Local, networks.local),
-        modelfile.MATCHABILITY: (_Matchability, networks.matchability),
-        modelfile.GEOMETRIC: (_Geometric, networks.geometric),
-        modelfile.VISUAL: (_Visual, networks.visual),
-        modelfile.REGIONAL: (_Regional, networks.regional),
+    wrappers: dict[str, tuple[Callable[[nn.Module], nn.Module], nn.Module | None]] = {
+        modelfile.LOCAL: (_Local, parts.local),
+        modelfile.MATCHABILITY: (_Matchability, parts.matchability),
+        modelfile.VISUAL: (
+            _GlobalVisual if isinstance(parts.visual, GlobalContext) else _Visual,
+            parts.visual,
+        ),
+        modelfile.REGIONAL: (_Regional, parts.regional),
     }
-    parts: dict[str, nn.Module] = {}
+    if parts.geometric is not None:
+        wrappers[modelfile.GEOMETRIC] = (_GEOMETRIC[parts.geometric.variant.inputs], parts.geometric)
+    if parts.aggregation is not None and parts.aggregation.config.kind == "learned":
+        wrappers[modelfile.AGGREGATION] = (_AGGREGATION[parts.terms], parts.aggregation)
+    modules: dict[str, nn.Module] = {}
     for name, (wrapper, network) in wrappers.items():
         if network is not None:
             folded = copy.deepcopy(network).eval()
@@ -185,8 +234,8 @@ def _wrapped(networks: Networks) -> dict[str, nn.Module]:
                 for parameter in folded.parameters():
                     if parameter.numel() > _HALF_ABOVE:
                         parameter.copy_(parameter.half().float())
-            parts[name] = wrapper(folded).eval()
-    return parts
+            modules[name] = wrapper(folded).eval()
+    return modules
 
 
 def _fold_batch_norm(module: nn.Module) -> None:
@@ -203,46 +252,50 @@ def _fold_batch_norm(module: nn.Module) -> None:
                 module[index + 1] = nn.Identity()
 
 
-def _real_inputs(networks: Networks, spec: ModelSpec, image: Image) -> dict[str, dict[str, Tensor]]:
+def _real_inputs(parts: Parts, spec: ModelSpec, image: Image, carried: Path) -> dict[str, Tensor]:
+    """What the parts read of a photograph, by the names of the inputs."""
     from contextdesc.model import regional_image, unit_coordinates
 
     keypoints = detect(image.gray, Detector(max_keypoints=500))
     if len(keypoints) < 3:
         raise ContextDescError(f"{image.name}: too few keypoints to check an export on; give a richer image")
-    patches = torch.from_numpy(sample_patches(image.gray, keypoints, spec.support))
-    xy = torch.from_numpy(unit_coordinates(keypoints, image.size))
+    inputs = {
+        "patches": torch.from_numpy(sample_patches(image.gray, keypoints, spec.support)),
+        "xy": torch.from_numpy(unit_coordinates(keypoints, image.size)),
+        "image": torch.from_numpy(regional_image(image, min(spec.regional_max_side, 320))),
+    }
+    parts.eval()
     with torch.no_grad():
-        if networks.local is not None:
-            raw, score = networks.local.eval()(patches)
+        if parts.local is not None:
+            inputs["raw"], inputs["score"] = parts.local(inputs["patches"])
+        elif (carried / modelfile.LOCAL).exists():
+            outputs = Engine(carried / modelfile.LOCAL).run_batched(patches=inputs["patches"].numpy())
+            inputs["raw"], inputs["score"] = map(torch.from_numpy, outputs)
         else:
-            raw = torch.from_numpy(rootsift(image.gray, keypoints))
-            score = networks.matchability.eval()(raw) if networks.matchability else torch.zeros(len(raw))
-        inputs: dict[str, dict[str, Tensor]] = {
-            modelfile.LOCAL: {"patches": patches},
-            modelfile.MATCHABILITY: {"raw": raw},
-            modelfile.GEOMETRIC: {"xy": xy, "score": score},
-        }
-        if networks.regional is not None:
-            pixels = torch.from_numpy(regional_image(image, min(spec.regional_max_side, 320)))
-            inputs[modelfile.REGIONAL] = {"image": pixels}
-            grid = networks.regional.eval()(pixels).squeeze(0)
-            inputs[modelfile.VISUAL] = {"grid": grid, "xy": xy, "raw": raw}
-        elif networks.visual is not None:  # the caller brings the grid: any numbers of its size will do
-            channels = networks.visual.config.regional_channels
-            grid = torch.rand(channels, 6, 8, generator=torch.Generator().manual_seed(0))
-            inputs[modelfile.VISUAL] = {"grid": grid, "xy": xy, "raw": raw}
+            inputs["raw"] = torch.from_numpy(rootsift(image.gray, keypoints))
+            score = None if parts.matchability is None else parts.matchability(inputs["raw"])
+            inputs["score"] = torch.zeros(len(keypoints)) if score is None else score
+        if parts.regional is not None:
+            inputs["grid"] = parts.regional(inputs["image"]).squeeze(0)
+        elif parts.visual is not None:  # the caller brings the grid: any numbers of its size will do
+            channels = parts.visual.config.regional_channels
+            inputs["grid"] = torch.rand(channels, 6, 8, generator=torch.Generator().manual_seed(0))
+        if parts.visual is not None:
+            term = parts.visual(*(inputs[name][None] for name in ("grid", "xy", "raw")))
+            inputs["visual"] = _rows(term)
+        if parts.geometric is not None:
+            inputs["geometric"] = _rows(parts.geometric(*(inputs[n][None] for n in ("xy", "score", "raw"))))
     return inputs
 
 
-def _export(module: nn.Module, inputs: dict[str, Tensor], path: Path) -> None:
-    outputs, axes = _SIGNATURES[path.name]
+def _export(module: nn.Module, inputs: dict[str, Tensor], path: Path, kind: str | None = None) -> None:
     with _quiet():
         program = torch.onnx.export(
             module,
             kwargs=inputs,
             input_names=list(inputs),
-            output_names=outputs,
-            dynamic_shapes=axes,
+            output_names=_OUTPUTS[kind or path.name],
+            dynamic_shapes={name: _DYNAMIC[name] for name in inputs},
             opset_version=OPSET,
             dynamo=True,
             verbose=False,

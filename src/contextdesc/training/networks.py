@@ -7,6 +7,7 @@ where paper and release differ, both are named options of the configs below. Key
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -177,8 +178,8 @@ class VisualContext(nn.Module):
     """What the image looks like around each keypoint, as one term per keypoint (section 3.2).
 
     Shape:
-        grid (B, C, h, w) of the regional network, xy (B, N, 2) in [-1, 1], raw (B, N, 128)
-        -> (B, 128, N).
+        grid (B, C, h, w) of the regional network, or B grids (C, h, w) of different sizes; xy (B, N, 2)
+        in [-1, 1]; raw (B, N, 128) -> (B, 128, N).
     """
 
     def __init__(self, config: VisualConfig | None = None) -> None:
@@ -198,14 +199,31 @@ class VisualContext(nn.Module):
                 _zero(self.fusion[-1])
         self.gate = Gate() if config.gate else nn.Identity()
 
-    def forward(self, grid: Tensor, xy: Tensor, raw: Tensor) -> Tensor:
-        if self.config.interpolate == "after":
-            shape = grid.shape
-            grid = self.grid_mlp(grid.flatten(2)).reshape(shape[0], -1, shape[2], shape[3])
-            regional = interpolate(grid, xy, self.config.interpolation)
-        else:
-            regional = self.grid_mlp(interpolate(grid, xy, self.config.interpolation))
+    def forward(self, grid: Tensor | Sequence[Tensor], xy: Tensor, raw: Tensor) -> Tensor:
+        regional = self._regional(grid, xy) if isinstance(grid, Tensor) else self._regional_of_each(grid, xy)
         return self.gate(self.fusion(torch.cat([regional, raw.transpose(1, 2)], 1)))
+
+    def _regional(self, grid: Tensor, xy: Tensor) -> Tensor:
+        if self.config.interpolate == "before":
+            return self.grid_mlp(interpolate(grid, xy, self.config.interpolation))
+        batch, _, height, width = grid.shape
+        grid = self.grid_mlp(grid.flatten(2)).reshape(batch, -1, height, width)
+        return interpolate(grid, xy, self.config.interpolation)
+
+    def _regional_of_each(self, grids: Sequence[Tensor], xy: Tensor) -> Tensor:
+        """Grids (C, h, w) of different sizes; batch norms see the points of all of them together."""
+        mode = self.config.interpolation
+        if self.config.interpolate == "before":
+            read = [interpolate(g[None], xy[i : i + 1], mode) for i, g in enumerate(grids)]
+            return self.grid_mlp(torch.cat(read))
+        points = [grid.flatten(1)[None] for grid in grids]  # (1, C, h w) each
+        for layer in self.grid_mlp:
+            if isinstance(layer, ContextNorm):
+                points = [layer(p) for p in points]
+            else:
+                points = list(layer(torch.cat(points, 2)).split([p.shape[2] for p in points], 2))
+        encoded = [p.reshape(1, -1, *g.shape[1:]) for p, g in zip(points, grids, strict=True)]
+        return torch.cat([interpolate(e, xy[i : i + 1], mode) for i, e in enumerate(encoded)])
 
 
 def interpolate(grid: Tensor, xy: Tensor, mode: str) -> Tensor:

@@ -35,12 +35,20 @@ _LITE0_STAGES = (
 
 @dataclass(frozen=True)
 class RegionalConfig:
-    network: Literal["efficientnet-lite0", "resnet50"] = "efficientnet-lite0"
+    """Where regional features come from."""
+
+    network: Literal["efficientnet-lite0", "resnet50", "precomputed"] = "efficientnet-lite0"
+    weights: str | None = None  # checkpoint of the stage `regional`, or PyTorch weights in the usual layout
     head: bool = True  # EfficientNet: through its 1280-d head, or the 320-d features before it
     final_relu: bool = False  # ResNet: the last residual sum after or before (release) its ReLU
+    max_side: int = 448  # pixels, longer side of the image that the network sees
+    grids: str | None = None  # precomputed: folder of NAME.npy, (C, h, w), for each image NAME.*
 
 
-def build_regional(config: RegionalConfig) -> nn.Module:
+def build_regional(config: RegionalConfig) -> EfficientNetLite0 | ResNet50:
+    """The network without its weights; see `grids.load_regional`."""
+    if config.network == "precomputed":
+        raise InputError("regional grids are precomputed: there is no network to train or export")
     if config.network == "resnet50":
         return ResNet50(config.final_relu)
     return EfficientNetLite0(config.head)

@@ -1,213 +1,339 @@
 """Training stages: what is trained, on what, and how well it does on pairs held out from it.
 
-`local` trains the local network and its matchability on patches; `geometric` trains the geometric context
-on the frozen local network of an exported model. Each stage is a module with a `loss(step)` and a
-`recall()`; `loop.py` runs it.
+A stage is a module with the `parts` that it trains, a `loss(step, ...)` and a `recall()`; `loop.py` runs
+it. `PairStage` describes the keypoints of image pairs, for the stages `local`, `context`, `end-to-end` and
+`joint`, which differ in what is frozen; `RegionalStage` trains the regional network alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from contextdesc.engine import Engine
+from contextdesc.image import read
+from contextdesc.model import regional_image
 from contextdesc.training import losses
-from contextdesc.training.data.pairs import PairConfig, PairSet, PairSets
-from contextdesc.training.data.scene_pairs import ScenePairConfig
-from contextdesc.training.networks import GeometricConfig, GeometricContext, LocalConfig, LocalNetwork
+from contextdesc.training.config import StageConfig
+from contextdesc.training.data.frozen import Example, Examples, Mixture
+from contextdesc.training.landmarks import LandmarkTask
+from contextdesc.training.parts import Parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 RECALL_DISTANCE = 2.5  # pixels, as in the paper's recall
 
+# Which terms are on when a stage with context validates
+SUBSETS = {
+    "raw": (), "visual": ("visual",), "geometric": ("geometric",), "both": ("visual", "geometric"),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
-class StageConfig:
-    """A stage of training; every key of its TOML file."""
+class Batch:
+    """B image pairs of K keypoints: images 2 b and 2 b + 1 are a pair.
 
-    stage: Literal["local", "geometric"]
-    steps: int
-    photos: str | None = None  # folder of photographs, for homography pairs
-    held_out: int = 30  # photographs at the end of the list that only validate
-    scenes: str | None = None  # folder of scenes, for pairs of different photographs
-    held_out_scenes: tuple[str, ...] = ()  # names of scenes that only validate
-    base: str | None = None  # model with the frozen local network (stage geometric)
-    optimiser: Literal["sgd", "adamw"] = "sgd"
-    learning_rate: float = 0.1
-    weight_decay: float = 1e-4
-    warmup: int = 100  # steps to the full learning rate, which then falls to 0 on a cosine
-    clip: float = 1.0  # largest norm of the gradient
-    temperature: float = 20.0  # start of the softmax temperature
-    pairs_per_step: int = 2
-    keypoints: int = 256  # per image and step
-    quad: float = 1.0  # weight of the matchability ranking loss
-    near: float = 4.0  # pixels: other keypoints this close to the partner are no negatives
-    corner_shift: float = 0.3  # of the random homography of coordinates (stage geometric)
-    validate_every: int = 300
-    checkpoint_every: int = 100
-    seed: int = 0
-    local: LocalConfig = field(default_factory=LocalConfig)
-    geometric: GeometricConfig = field(default_factory=GeometricConfig)
-    pairs: PairConfig = field(default_factory=PairConfig)
-    scene_pairs: ScenePairConfig = field(default_factory=ScenePairConfig)
+    Attributes:
+        xy: (2B, K, 2) in [-1, 1].
+        matchable: (B, K) bool, rows that correspond.
+        ignored: (B, K, K) bool, see `losses.py`.
+        likeness: (B, K), or None if it is unknown.
+        patches: (2B, K, 32, 32) uint8, or None if the base is frozen.
+        raw, score: (2B, K, C) and (2B, K) of the frozen base, or None.
+        regional: 2B grids (C, h, w), images (3, H, W) if the regional network is trained, or None.
+    """
+
+    xy: Tensor
+    matchable: Tensor
+    ignored: Tensor
+    likeness: Tensor | None
+    patches: Tensor | None
+    raw: Tensor | None
+    score: Tensor | None
+    regional: Sequence[Tensor] | None
 
 
-class LocalStage(nn.Module):
-    """Local network on patches of image pairs; negatives come from the same image."""
+class RegionalStage(nn.Module):
+    """The regional network as a landmark classifier (A.1)."""
 
-    def __init__(self, config: StageConfig, train: PairSets, held_out: dict[str, PairSet]) -> None:
+    def __init__(self, parts: Parts, landmarks: LandmarkTask) -> None:
         super().__init__()
-        self.config, self.train_pairs, self.held_out_pairs = config, train, held_out
-        self.network = LocalNetwork(config.local)
-        self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.temperature = losses.Temperature(config.temperature)
+        self.parts, self.landmarks = parts, landmarks
+        landmarks.prepare(self.network)
 
-    def loss(self, step: int) -> dict[str, Tensor]:
-        rng = np.random.default_rng([self.config.seed, step])
-        batch = [
-            self._sample(i, rng) for i in rng.integers(len(self.train_pairs), size=self.config.pairs_per_step)
-        ]
-        patches = torch.from_numpy(np.stack([b[0] for b in batch]))  # (B, 2, K, 32, 32)
-        matchable = torch.from_numpy(np.stack([b[1] for b in batch]))  # (B, K)
-        ignored = torch.from_numpy(np.stack([b[2] for b in batch]))  # (B, K, K)
-        raw, score = self.network(patches.flatten(0, 2))
-        descriptors = F.normalize(raw, dim=1).unflatten(0, patches.shape[:3])
-        score = score.unflatten(0, patches.shape[:3])
-        pair = losses.n_pair(descriptors[:, 0], descriptors[:, 1], self.temperature(), matchable, ignored)
-        quad = losses.quad(score[:, 0], score[:, 1], matchable)
-        return {"loss": pair + self.config.quad * quad, "n_pair": pair, "quad": quad}
+    @property
+    def network(self) -> nn.Module:
+        assert self.parts.regional is not None  # the stage has nothing else
+        return self.parts.regional
 
-    def _sample(
-        self, index: int, rng: np.random.Generator
-    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_], NDArray[np.bool_]]:
-        pair = self.train_pairs[index]
-        size = self.config.keypoints
-        rows = rng.permutation(pair.count)[:size]
-        others = pair.count + rng.permutation(len(pair.xy[0]) - pair.count)[: size - len(rows)]
-        rows = np.concatenate([rows, others])
-        patches = pair.patches[:, rows]
-        # One of the square's eight symmetries, the same for both images: more patches for nothing.
-        if rng.random() < 0.5:
-            patches = patches.transpose(0, 1, 3, 2)
-        patches = patches[..., :: rng.choice([-1, 1]), :: rng.choice([-1, 1])]
-        matchable = rows < pair.count
-        return (
-            np.ascontiguousarray(patches),
-            matchable,
-            near_partner(pair.xy[:, rows], matchable, self.config.near),
-        )
+    def train(self, mode: bool = True) -> RegionalStage:
+        super().train(mode)
+        self.landmarks.keep_frozen(self.network)
+        return self
 
-    @torch.no_grad()
+    def loss(self, step: int, part: int = 0, of: int = 1) -> dict[str, Tensor]:
+        return self.landmarks.loss(self.network, step, part)
+
     def recall(self) -> dict[str, float]:
-        recalls = {}
-        for name, pairs in self.held_out_pairs.items():
-            each = []
-            for index in range(len(pairs)):
-                pair = pairs[index]
-                raw, _ = self.network(torch.from_numpy(np.array(pair.patches)).flatten(0, 1))
-                first, second = F.normalize(raw, dim=1).chunk(2)
-                each.append(pair_recall(first, second, pair.xy[1], pair.count))
-            recalls[f"raw{name}"] = float(np.mean(each))
-        return recalls
+        return self.landmarks.recall(self.network)
 
 
-class GeometricStage(nn.Module):
-    """Geometric context on top of a frozen local network, whose outputs are computed once."""
+class PairStage(nn.Module):
+    """Descriptors of image pairs; negatives come from the same image."""
 
     def __init__(
-        self, config: StageConfig, train: PairSets, held_out: dict[str, PairSet], local: Engine
+        self,
+        config: StageConfig,
+        parts: Parts,
+        train: Mixture,
+        held_out: dict[str, Examples],
+        landmarks: LandmarkTask | None = None,
     ) -> None:
         super().__init__()
-        self.config = config
-        self.network = GeometricContext(config.geometric)
+        self.config, self.parts, self.landmarks = config, parts, landmarks
+        self.examples, self.held_out = train, held_out
         self.temperature = losses.Temperature(config.temperature)
-        self._frozen = FrozenPairs.compute(local, train)
-        self._held_out = {name: FrozenPairs.compute(local, pairs) for name, pairs in held_out.items()}
+        adds_raw = config.has_context and config.trains_local and config.raw_loss > 0
+        self.raw_temperature = losses.Temperature(config.temperature) if adds_raw else None
+        if parts.local is not None:
+            parts.local.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if landmarks is not None and parts.regional is not None:
+            landmarks.prepare(parts.regional)
 
-    def loss(self, step: int) -> dict[str, Tensor]:
-        config, frozen = self.config, self._frozen
-        rng = np.random.default_rng([config.seed, step])
-        descriptors, matchables, ignored = [], [], []
-        for index in rng.integers(len(frozen.raw), size=config.pairs_per_step):
-            rows = torch.from_numpy(rng.permutation(frozen.raw.shape[2])[: config.keypoints])
-            raw, score = frozen.raw[index][:, rows].float(), frozen.score[index][:, rows]
-            xy = [
-                warp_unit_square(frozen.unit_xy[index, side, rows], rng, config.corner_shift)
-                for side in (0, 1)
-            ]
-            descriptors.append(self._augment(raw, torch.stack(xy), score))
-            matchable = (rows < frozen.count[index]).numpy()
-            matchables.append(matchable)
-            ignored.append(near_partner(frozen.xy[index][:, rows].numpy(), matchable, config.near))
-        stacked = torch.stack(descriptors)  # (B, 2, K, 128)
-        rows_with_partner = torch.from_numpy(np.stack(matchables))
-        loss = losses.n_pair(
-            stacked[:, 0],
-            stacked[:, 1],
-            self.temperature(),
-            rows_with_partner,
-            torch.from_numpy(np.stack(ignored)),
-        )
-        return {"loss": loss, "n_pair": loss}
+    def train(self, mode: bool = True) -> PairStage:
+        super().train(mode)
+        if self.landmarks is not None and self.parts.regional is not None:
+            self.landmarks.keep_frozen(self.parts.regional)
+        return self
 
-    def _augment(self, raw: Tensor, xy: Tensor, score: Tensor) -> Tensor:
-        return F.normalize(raw + self.network(xy, score).transpose(1, 2), dim=2)
+    @property
+    def device(self) -> torch.device:
+        return self.temperature.alpha.device
+
+    def loss(self, step: int, part: int = 0, of: int = 1) -> dict[str, Tensor]:
+        """Losses of a batch: part `part` of the `of` equal ones that step `step` consists of.
+
+        Every pair counts the same, whatever its number of matchable keypoints, so that the mean over parts
+        is the loss of all parts together.
+        """
+        config = self.config
+        batch, rngs = self._draw(step, part, of)
+        raw, score, terms = self._describe(batch)
+        values: dict[str, Tensor] = {}
+        if config.has_context:
+            terms = self._drop_terms(terms, rngs)
+            descriptors = self._aggregate(raw, terms)
+        else:
+            descriptors = F.normalize(raw, dim=2)
+        values["n_pair"] = self._pair_loss(descriptors, batch, self.temperature())
+        total = values["n_pair"]
+        if self.raw_temperature is not None:
+            values["raw_n_pair"] = self._pair_loss(F.normalize(raw, dim=2), batch, self.raw_temperature())
+            total = total + config.raw_loss * values["raw_n_pair"]
+        if score is not None and score.requires_grad and config.quad > 0:
+            values["quad"] = self._of_pairs(
+                lambda i: losses.quad(score[2 * i, None], score[2 * i + 1, None], batch.matchable[i, None]),
+                batch,
+            )
+            total = total + config.quad * values["quad"]
+        if self.landmarks is not None:
+            assert self.parts.regional is not None  # stage joint has one
+            landmark = self.landmarks.loss(self.parts.regional, step, part)
+            values["classification"] = landmark["classification"]
+            total = total + config.classification * landmark["loss"]
+        return {"loss": total, **values, "accuracy": _accuracy(descriptors.detach(), batch)}
 
     @torch.no_grad()
     def recall(self) -> dict[str, float]:
-        recalls = {}
-        for name, frozen in self._held_out.items():
-            without, with_context = [], []
-            for index in range(len(frozen.raw)):
-                raw, score = frozen.raw[index].float(), frozen.score[index]
-                target, count = frozen.xy[index][1].numpy(), int(frozen.count[index])
-                plain = F.normalize(raw, dim=2)
-                both = self._augment(raw, frozen.unit_xy[index], score)
-                without.append(pair_recall(plain[0], plain[1], target, count))
-                with_context.append(pair_recall(both[0], both[1], target, count))
-            recalls[f"raw{name}"] = float(np.mean(without))
-            recalls[f"geometric{name}"] = float(np.mean(with_context))
-        return recalls
+        """Mean recall of each held-out set, by the terms that are on; see `recalls`."""
+        return {name: float(np.mean(values)) for name, values in self.recalls().items()}
+
+    @torch.no_grad()
+    def recalls(self) -> dict[str, list[float]]:
+        """Recall of each held-out pair, by the terms that are on and the suffix of the set."""
+        subsets = {
+            name: on for name, on in SUBSETS.items() if set(on) <= set(self.parts.terms) or not on
+        }  # without context, raw alone
+        found: dict[str, list[float]] = {}
+        for suffix, examples in self.held_out.items():
+            for index in range(len(examples)):
+                example = examples[index]
+                rows = np.arange(example.pair.keypoints.shape[1])
+                batch = self._collate([example], [rows], None)
+                raw, _, terms = self._describe(batch)
+                for name, on in subsets.items():
+                    kept = {
+                        term: value if term in on else torch.zeros_like(value)
+                        for term, value in terms.items()
+                    }
+                    both = self._aggregate(raw, kept) if self.config.has_context else F.normalize(raw, dim=2)
+                    value = pair_recall(both[0].cpu(), both[1].cpu(), example.pair.xy[1], example.pair.count)
+                    found.setdefault(name + suffix, []).append(value)
+        return found
+
+    def _draw(self, step: int, part: int, of: int) -> tuple[Batch, list[np.random.Generator]]:
+        config, pairs = self.config, self.config.pairs_per_step
+        drawn = np.random.default_rng([config.seed, step]).integers(len(self.examples), size=pairs * of)
+        examples, rows, rngs = [], [], []
+        for number in range(part * pairs, (part + 1) * pairs):
+            rng = np.random.default_rng([config.seed, step, number])
+            example = self.examples[int(drawn[number])]
+            examples.append(example)
+            rows.append(_drawn_rows(example, rng, config))
+            rngs.append(rng)
+        return self._collate(examples, rows, rngs), rngs
+
+    def _collate(
+        self,
+        examples: Sequence[Example],
+        rows: Sequence[NDArray[np.int64]],
+        rngs: Sequence[np.random.Generator] | None,
+    ) -> Batch:
+        """A batch of rows of examples; with `rngs` (training) patches and coordinates are augmented."""
+        config = self.config
+        patches, raws, scores, xy, matchable, ignored, likeness = [], [], [], [], [], [], []
+        regional: list[Tensor] = []
+        for index, (example, chosen) in enumerate(zip(examples, rows, strict=True)):
+            pair, rng = example.pair, None if rngs is None else rngs[index]
+            partner = chosen < pair.count
+            matchable.append(partner)
+            ignored.append(near_partner(pair.xy[:, chosen], partner, config.near))
+            likeness.append(pair.likeness[chosen])
+            if config.trains_local:
+                cut = pair.patches[:, chosen]
+                patches.append(cut if rng is None else flipped(cut, rng))
+            if example.raw is not None:
+                raws.append(np.asarray(example.raw[:, chosen], np.float32))
+            if example.score is not None:
+                scores.append(example.score[:, chosen])
+            for side in (0, 1):
+                unit = torch.from_numpy(pair.unit_xy[side, chosen])
+                xy.append(unit if rng is None else warp_unit_square(unit, rng, config.corner_shift))
+                if self.parts.visual is not None:
+                    regional.append(self._regional_input(example, side, rng))
+        alike = torch.from_numpy(np.stack(likeness))
+        marked = torch.from_numpy(np.stack(matchable))
+        unknown = bool((alike.isnan() & marked).any())
+        return Batch(
+            torch.stack(xy).to(self.device),
+            marked.to(self.device),
+            torch.from_numpy(np.stack(ignored)).to(self.device),
+            None if unknown else alike.to(self.device),
+            self._stacked(patches),
+            self._stacked(raws),
+            self._stacked(scores),
+            [value.to(self.device) for value in regional] or None,
+        )
+
+    def _stacked(self, sides: list[NDArray[Any]]) -> Tensor | None:
+        """Arrays (2, K, ...) of the pairs as (2B, K, ...), None if there are none."""
+        return torch.from_numpy(np.concatenate(sides)).to(self.device) if sides else None
+
+    def _regional_input(self, example: Example, side: int, rng: np.random.Generator | None) -> Tensor:
+        if example.grids is None:
+            pixels = regional_image(read(example.views[side]), self.config.regional.max_side)
+            return torch.from_numpy(pixels[0])
+        grid = torch.from_numpy(example.grids[side])
+        if rng is not None and self.config.grid_dropout > 0:
+            kept = rng.random(len(grid)) >= self.config.grid_dropout
+            grid = (
+                grid
+                * torch.from_numpy(kept.astype(np.float32) / (1 - self.config.grid_dropout))[:, None, None]
+            )
+        return grid
+
+    def _describe(self, batch: Batch) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+        """Raw descriptors (2B, K, C), matchability (2B, K) if there is any, terms (2B, 128, K)."""
+        parts = self.parts
+        raw, score = batch.raw, batch.score
+        if parts.local is not None and batch.patches is not None:
+            raw, score = (
+                output.unflatten(0, batch.patches.shape[:2])
+                for output in parts.local(batch.patches.flatten(0, 1))
+            )
+        assert raw is not None  # one of both is given
+        if parts.matchability is not None:
+            score = parts.matchability(raw.detach().flatten(0, 1)).unflatten(0, raw.shape[:2])
+        terms: dict[str, Tensor] = {}
+        if parts.visual is not None and batch.regional is not None:
+            grids = batch.regional
+            if parts.regional is not None:
+                grids = [parts.regional(image[None])[0] for image in grids]
+            terms["visual"] = parts.visual(grids, batch.xy, raw)
+        if parts.geometric is not None:
+            # A ranking is learned from the quad loss alone: the encoder reads scores, it does not move them.
+            read_score = torch.zeros_like(raw[..., 0]) if score is None else score.detach()
+            terms["geometric"] = parts.geometric(batch.xy, read_score, raw)
+        return raw, score, terms
+
+    def _aggregate(self, raw: Tensor, terms: dict[str, Tensor]) -> Tensor:
+        assert self.parts.aggregation is not None  # stages with context have one
+        return self.parts.aggregation(raw.transpose(1, 2), *terms.values()).transpose(1, 2)
+
+    def _drop_terms(self, terms: dict[str, Tensor], rngs: list[np.random.Generator]) -> dict[str, Tensor]:
+        if not self.config.term_dropout:
+            return terms
+        kept = {}
+        for name, term in terms.items():
+            # The same for both images of a pair: descriptors with and without a term do not match.
+            on = np.repeat([rng.random() >= self.config.term_dropout for rng in rngs], 2)
+            kept[name] = term * torch.from_numpy(on).to(term)[:, None, None]
+        return kept
+
+    def _pair_loss(self, descriptors: Tensor, batch: Batch, alpha: Tensor) -> Tensor:
+        function = losses.LOSSES[self.config.loss]
+
+        def of_pair(i: int) -> Tensor:
+            alike = None if batch.likeness is None else batch.likeness[i, None]
+            first, second = descriptors[2 * i, None], descriptors[2 * i + 1, None]
+            return function(first, second, alpha, batch.matchable[i, None], batch.ignored[i, None], alike)
+
+        return self._of_pairs(of_pair, batch)
+
+    @staticmethod
+    def _of_pairs(of_pair: Callable[[int], Tensor], batch: Batch) -> Tensor:
+        return torch.stack([of_pair(i) for i in range(len(batch.matchable))]).mean()
 
 
-@dataclass(frozen=True)
-class FrozenPairs:
-    """Outputs of a frozen local network on a pair set: raw (P, 2, K, 128) half, score (P, 2, K), ..."""
+def _drawn_rows(example: Example, rng: np.random.Generator, config: StageConfig) -> NDArray[np.int64]:
+    count, total = example.pair.count, example.pair.keypoints.shape[1]
+    if config.sampling == "random":
+        return rng.permutation(total)[: config.keypoints]
+    rows = rng.permutation(count)[: config.keypoints]
+    others = count + rng.permutation(total - count)[: config.keypoints - len(rows)]
+    return np.concatenate([rows, others])
 
-    raw: Tensor
-    score: Tensor
-    xy: Tensor  # (P, 2, K, 2) pixels
-    unit_xy: Tensor  # (P, 2, K, 2) in [-1, 1]
-    count: Tensor  # (P,)
 
-    @classmethod
-    def compute(cls, local: Engine, pairs: PairSet | PairSets) -> FrozenPairs:
-        columns: list[list[NDArray[Any]]] = [[], [], [], [], []]
-        for index in range(len(pairs)):
-            pair = pairs[index]
-            raw, score = local.run_batched(patches=pair.patches.reshape(-1, *pair.patches.shape[2:]))
-            unit_xy = (pair.xy + 0.5) / pair.size[:, None] * 2 - 1
-            half = raw.reshape(2, -1, raw.shape[1]).astype(np.float16)
-            row: list[NDArray[Any]] = [half, score.reshape(2, -1), pair.xy, unit_xy, np.array(pair.count)]
-            for column, value in zip(columns, row, strict=True):
-                column.append(value)
-        return cls(*(torch.from_numpy(np.stack(column)) for column in columns))
+def flipped(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
+    """Patches under one of the square's eight symmetries, the same for all: more patches for nothing."""
+    if rng.random() < 0.5:
+        patches = patches.swapaxes(-1, -2)
+    return np.ascontiguousarray(patches[..., :: rng.choice([-1, 1]), :: rng.choice([-1, 1])])
+
+
+def _accuracy(descriptors: Tensor, batch: Batch) -> Tensor:
+    """Share of matchable rows whose nearest neighbour in the batch is their partner."""
+    similarity = descriptors[::2] @ descriptors[1::2].transpose(1, 2)
+    similarity = similarity.masked_fill(batch.ignored, -torch.inf)
+    right = similarity.argmax(2) == torch.arange(similarity.shape[1], device=similarity.device)
+    return right[batch.matchable].float().mean()
 
 
 def near_partner(xy: NDArray[np.float32], matchable: NDArray[np.bool_], distance: float) -> NDArray[np.bool_]:
     """(K, K) bool: keypoint j of either image lies on the partner of i, so it is no negative of i."""
     near = np.zeros((xy.shape[1], xy.shape[1]), np.bool_)
     for side in (0, 1):
-        apart = np.linalg.norm(xy[side][:, None] - xy[side][None], axis=2)
+        x, y = xy[side, :, 0], xy[side, :, 1]
+        apart = (x[:, None] - x) ** 2 + (y[:, None] - y) ** 2
         known = matchable[:, None] if side == 1 else matchable[None]
-        near |= (apart < distance) & known
+        near |= (apart < distance**2) & known
     np.fill_diagonal(near, False)
     return near
 
@@ -221,21 +347,8 @@ def pair_recall(first: Tensor, second: Tensor, target_xy: NDArray[np.float32], c
 
 def warp_unit_square(xy: Tensor, rng: np.random.Generator, shift: float) -> Tensor:
     """(N, 2) coordinates in [-1, 1] through a random homography that moves the corners by up to `shift`."""
-    import cv2
-
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], np.float32)
     moved = corners + rng.uniform(-shift, shift, (4, 2)).astype(np.float32)
     matrix = torch.from_numpy(cv2.getPerspectiveTransform(corners, moved)).float()
     projected = torch.cat([xy, torch.ones_like(xy[:, :1])], 1) @ matrix.T
     return projected[:, :2] / projected[:, 2:]
-
-
-def photographs(folder: Path, held_out: int) -> tuple[list[Path], list[Path]]:
-    """The photographs of a folder in name order: those that train, and the last ones, that validate."""
-    from contextdesc.errors import InputError
-    from contextdesc.image import find_images
-
-    paths = list(find_images([folder]).values())
-    if len(paths) <= held_out:
-        raise InputError(f"{folder}: {len(paths)} photographs, and {held_out} of them are held out: add more")
-    return paths[:-held_out], paths[-held_out:]

@@ -6,6 +6,7 @@ regional visual encoder, the context-norm encoder with pre-activation, and the s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -57,7 +58,6 @@ class AggregationVariant:
     """How raw descriptor and context terms become one (section 3.5)."""
 
     kind: Literal["sum", "concat", "learned"] = "sum"  # concat: 384-d with both terms
-    terms: int = 2  # learned: how many context terms it is trained for
 
 
 def build_visual(config: VisualVariant) -> VisualContext | None:
@@ -133,7 +133,8 @@ class GlobalContext(VisualContext):
     it leaves nothing. `grid_context_norm` and the interpolation options of the config are not read.
 
     Shape:
-        grid (B, C, h, w), xy (B, N, 2), not read but for N, raw (B, N, 128) -> (B, 128, N).
+        grid (B, C, h, w) or B grids (C, h, w), xy (B, N, 2), not read but for N, raw (B, N, 128)
+        -> (B, 128, N).
     """
 
     def __init__(self, config: VisualConfig | None = None) -> None:
@@ -145,8 +146,11 @@ class GlobalContext(VisualContext):
             channels = width
         self.grid_mlp = nn.Sequential(*layers)
 
-    def forward(self, grid: Tensor, xy: Tensor, raw: Tensor) -> Tensor:
-        mac = F.normalize(grid.amax((2, 3)), dim=1)  # (B, C)
+    def forward(self, grid: Tensor | Sequence[Tensor], xy: Tensor, raw: Tensor) -> Tensor:
+        largest = (
+            grid.amax((2, 3)) if isinstance(grid, Tensor) else torch.stack([g.amax((1, 2)) for g in grid])
+        )
+        mac = F.normalize(largest, dim=1)  # (B, C)
         image = self.grid_mlp(mac.unsqueeze(2)).expand(-1, -1, xy.shape[1])
         return self.gate(self.fusion(torch.cat([image, raw.transpose(1, 2)], 1)))
 
@@ -176,7 +180,7 @@ class ContextNormContext(GeometricContext):
                 for _ in range(config.units)
             )
 
-    def forward(self, xy: Tensor, score: Tensor, raw: Tensor | None = None) -> Tensor:
+    def forward(self, xy: Tensor, score: Tensor | None, raw: Tensor | None = None) -> Tensor:
         x = self.first(_points(self, self.variant.inputs, xy, score, raw))
         for unit in self.units:
             x = x + unit(x)
@@ -214,7 +218,7 @@ class PointNetContext(nn.Module):
             _zero(self.last)
         self.gate = Gate() if config.gate else nn.Identity()
 
-    def forward(self, xy: Tensor, score: Tensor, raw: Tensor | None = None) -> Tensor:
+    def forward(self, xy: Tensor, score: Tensor | None, raw: Tensor | None = None) -> Tensor:
         points = self.points(_points(self, self.variant.inputs, xy, score, raw))  # (B, 64, N)
         pooled = self.pooled(points).amax(2, keepdim=True).expand(-1, -1, xy.shape[1])  # (B, 1024, N)
         return self.gate(self.last(self.fusion(torch.cat([points, pooled], 1))))
@@ -231,11 +235,11 @@ class Aggregation(nn.Module):
         raw (B, 128, N), each term (B, 128, N) -> (B, 128, N), for concat (B, 128 (1 + terms), N).
     """
 
-    def __init__(self, config: AggregationVariant | None = None) -> None:
+    def __init__(self, config: AggregationVariant | None = None, terms: int = 2) -> None:
         super().__init__()
-        self.config = config = config or AggregationVariant()
-        if config.kind == "learned":
-            self.factors = nn.Conv1d((1 + config.terms) * DESCRIPTOR, config.terms * DESCRIPTOR, 1)
+        self.config, self.terms = config or AggregationVariant(), terms
+        if self.config.kind == "learned":
+            self.factors = nn.Conv1d((1 + terms) * DESCRIPTOR, terms * DESCRIPTOR, 1)
             _zero(self.factors)
 
     def forward(self, raw: Tensor, *terms: Tensor) -> Tensor:
@@ -248,8 +252,8 @@ class Aggregation(nn.Module):
             )
         if self.config.kind == "sum":
             return aggregate(raw, *terms)
-        if len(terms) != self.config.terms:
-            raise InputError(f"learned aggregation of {self.config.terms} terms: got {len(terms)}")
+        if len(terms) != self.terms:
+            raise InputError(f"learned aggregation of {self.terms} terms: got {len(terms)}")
         factors = 2 * torch.sigmoid(self.factors(torch.cat([raw, *terms], 1)))
         weighted = [t * f for t, f in zip(terms, factors.split(DESCRIPTOR, 1), strict=True)]
         return aggregate(raw, *weighted)
@@ -263,7 +267,7 @@ def _points(
     encoder: ContextNormContext | PointNetContext,
     inputs: Inputs,
     xy: Tensor,
-    score: Tensor,
+    score: Tensor | None,
     raw: Tensor | None,
 ) -> Tensor:
     """What an encoder reads of each keypoint, (B, C, N), in the order of `GeometricContext`."""
@@ -271,6 +275,8 @@ def _points(
     if inputs == "xy":
         return points
     if inputs == "xy+matchability":
+        if score is None:
+            raise InputError("a geometric encoder with inputs xy+matchability wants the scores too")
         return torch.cat([torch.tanh(encoder.squash(score.unsqueeze(1))), points], 1)
     if raw is None:
         raise InputError("a geometric encoder with inputs xy+raw wants the raw descriptors too")

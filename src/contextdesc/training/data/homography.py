@@ -32,31 +32,33 @@ class HomographyConfig:
     max_blur: float = 4.0  # pixels
     noise: float = 0.5  # share of views with Gaussian noise of up to 8 gray values
     jpeg: float = 0.5  # share of views compressed, quality 5 to 90
+    colour: float = 0.2  # log of the gain of each colour channel
+    gray: float = 0.1  # share of views without colour
     max_distance: float = 2.5  # pixels in the second view, of corresponding keypoints
     max_scale: float = 0.8  # log2 of the ratio of their sizes
     max_angle: float = 45.0  # degrees between their orientations
 
 
 def two_views(
-    gray: NDArray[np.uint8], rng: np.random.Generator, config: HomographyConfig
+    image: NDArray[np.uint8], rng: np.random.Generator, config: HomographyConfig
 ) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.float64]]:
-    """Two views of a photograph and the homography (3, 3) from the first's pixels to the second's.
+    """Two views of a photograph, gray (H, W) or RGB (H, W, 3), and the homography between their pixels.
 
     The first view is the whole photograph, zoomed; the second a turned, stretched and tilted quadrilateral
     of it. Which one is returned first is random.
     """
-    height, width = gray.shape
+    height, width = image.shape[:2]
     quad, size = _random_quad(width, height, rng, config)
     right, bottom = size[0] - 1, size[1] - 1
     corners = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float32)
     to_second = cv2.getPerspectiveTransform(quad.astype(np.float32), corners)
     # Shrinking is done on the blurred photograph, so that the second view does not alias.
     shrink = np.sqrt(_area(corners) / _area(quad))
-    second = cv2.warpPerspective(_antialiased(gray, shrink), to_second, size, flags=cv2.INTER_LINEAR)
+    second = cv2.warpPerspective(_antialiased(image, shrink), to_second, size, flags=cv2.INTER_LINEAR)
 
     zoom = min(1.0, rng.uniform(*config.zoom))
     first_size = (max(32, round(width * zoom)), max(32, round(height * zoom)))
-    first = cv2.resize(gray, first_size, interpolation=cv2.INTER_AREA)
+    first = cv2.resize(image, first_size, interpolation=cv2.INTER_AREA)
     to_first = _resizing((width, height), first_size)
 
     first = photometric(np.asarray(first, np.uint8), rng, config)
@@ -68,13 +70,20 @@ def two_views(
 
 
 def photometric(
-    gray: NDArray[np.uint8], rng: np.random.Generator, config: HomographyConfig
+    image: NDArray[np.uint8], rng: np.random.Generator, config: HomographyConfig
 ) -> NDArray[np.uint8]:
-    """Another camera in another light: gamma, contrast, exposure, blur, noise, JPEG."""
+    """Another camera in another light: gamma, contrast, exposure, colour, blur, noise, JPEG."""
     values = np.arange(256) / 255.0
     curve = values ** np.exp(rng.uniform(-0.6, 0.6))
     curve = (curve - 0.5) * rng.uniform(0.4, 1.3) + 0.5 + rng.uniform(-0.2, 0.2)
-    view = cv2.LUT(gray, np.clip(curve * 255, 0, 255).astype(np.uint8))
+    if image.ndim == 3:
+        gain = np.exp(rng.uniform(-config.colour, config.colour, 3))
+        curves = np.clip(curve[:, None] * gain * 255, 0, 255).astype(np.uint8)
+        view = cv2.LUT(image, curves[:, None])
+        if rng.random() < config.gray:
+            view = cv2.cvtColor(cv2.cvtColor(view, cv2.COLOR_RGB2GRAY), cv2.COLOR_GRAY2RGB)
+    else:
+        view = cv2.LUT(image, np.clip(curve * 255, 0, 255).astype(np.uint8))
     if rng.random() < config.blur:
         view = cv2.GaussianBlur(view, (0, 0), rng.uniform(0.3, config.max_blur))
     if rng.random() < config.noise:
@@ -82,7 +91,7 @@ def photometric(
         view = np.clip(view + noise, 0, 255).astype(np.uint8)
     if rng.random() < config.jpeg:
         _, encoded = cv2.imencode(".jpg", view, [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(5, 90))])
-        view = np.asarray(cv2.imdecode(encoded, cv2.IMREAD_GRAYSCALE))
+        view = np.asarray(cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED))
     return np.asarray(view, np.uint8)
 
 

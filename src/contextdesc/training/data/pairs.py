@@ -1,14 +1,12 @@
-"""Pair sets: image pairs with their patches, ready to train on, memory-mapped.
+"""Pair sets: image pairs with their keypoints and patches, ready to train on, memory-mapped.
 
 A folder of arrays, written once and read at random. Row i of both images of a pair corresponds for the
-first `count` rows; the rows after them are keypoints without a partner. The folder's name carries a key of
-all settings, so a change of settings never reads stale data.
+first `count` rows; the rows after them are keypoints without a partner. The views themselves lie beside
+the arrays or, where they are photographs that exist anyway, are named by their paths.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -24,19 +22,29 @@ from contextdesc.errors import InputError
 from contextdesc.image import read
 from contextdesc.keypoints import Keypoints
 from contextdesc.patches import PATCH, SUPPORT, sample_patches
+from contextdesc.training.data.cache import DONE, Cache, damaged, load_array, load_small, open_array
 from contextdesc.training.data.homography import HomographyConfig, corresponding, two_views
+from contextdesc.training.data.perturbation import PerturbationConfig, perturb
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+VERSION = 2  # of the folder's layout
+_JPEG_QUALITY = 95  # of stored views
+_JPEG_BYTES = 2e5  # what one takes, about
 
 Job = TypeVar("Job")
 Done = TypeVar("Done")
+Progress = Callable[[int, int], None]
+
+
+def no_progress(done: int, total: int) -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class PairConfig:
-    """What a pair set holds."""
+    """What a pair set of single photographs holds."""
 
     keypoints: int = 1024  # per image: corresponding ones first, the rest without a partner
     min_corresponding: int = 64  # fewer, and the pair is drawn again
@@ -45,21 +53,44 @@ class PairConfig:
     per_photo: int = 6
     seed: int = 0
     homography: HomographyConfig = field(default_factory=HomographyConfig)
+    perturbation: PerturbationConfig = field(default_factory=PerturbationConfig)
 
-    def key(self, photos: Iterable[Path]) -> str:
-        names = [f"{p.name}:{p.stat().st_size}" for p in photos]
-        text = json.dumps([asdict(self), names], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def settings(self, photos: Iterable[Path]) -> list[Any]:
+        """What the pairs depend on: the key of their folder in the cache."""
+        return [VERSION, asdict(self), [f"{p.name}:{p.stat().st_size}" for p in photos]]
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One image pair: patches (2, K, 32, 32) uint8, xy (2, K, 2) pixels, size (2, 2) width and height."""
+    """One image pair of K keypoints each, the first `count` corresponding.
+
+    Attributes:
+        patches: (2, K, 32, 32) uint8.
+        keypoints: (2, K, 4) float32, x, y, size, angle.
+        size: (2, 2) float32, width and height of the views.
+        count: number of corresponding rows; 0 marks a pair that could not be made.
+        likeness: (K,) float32, how alike both patches should look by the geometry of the scene
+            (`losses.geodesc`); NaN where that is unknown.
+    """
 
     patches: NDArray[np.uint8]
-    xy: NDArray[np.float32]
+    keypoints: NDArray[np.float32]
     size: NDArray[np.float32]
     count: int
+    likeness: NDArray[np.float32]
+
+    @property
+    def xy(self) -> NDArray[np.float32]:
+        """(2, K, 2) pixels."""
+        return self.keypoints[..., :2]
+
+    @property
+    def unit_xy(self) -> NDArray[np.float32]:
+        """(2, K, 2), the borders of the views at -1 and 1."""
+        return (self.xy + np.float32(0.5)) / self.size[:, None] * 2 - 1
+
+
+_ARRAYS = ("patches", "keypoints", "size", "count", "likeness")
 
 
 class PairSet:
@@ -67,85 +98,105 @@ class PairSet:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.patches = np.load(folder / "patches.npy", mmap_mode="r")  # (P, 2, K, 32, 32)
-        self.xy = np.load(folder / "xy.npy", mmap_mode="r")  # (P, 2, K, 2)
-        self.size = np.load(folder / "size.npy")  # (P, 2, 2)
-        self.count = np.load(folder / "count.npy")  # (P,)
+        self.patches = load_array(folder / "patches.npy")  # (P, 2, K, 32, 32)
+        self.keypoints = load_array(folder / "keypoints.npy")  # (P, 2, K, 4)
+        self.likeness = load_array(folder / "likeness.npy")  # (P, K)
+        self.size = load_small(folder / "size.npy")  # (P, 2, 2)
+        self.count = load_small(folder / "count.npy")  # (P,)
+        self.view = load_small(folder / "view.npy")  # (P, 2), rows of `views`
         self.usable = np.flatnonzero(self.count > 0)
+        try:
+            self.views = [folder / line for line in (folder / "views.txt").read_text("utf-8").splitlines()]
+        except OSError as error:
+            raise damaged(folder / "views.txt", str(error.strerror)) from None
+        if self.view.max(initial=-1) >= len(self.views):
+            raise damaged(folder / "views.txt", "too few lines")
 
     def __len__(self) -> int:
         return len(self.usable)
 
     def __getitem__(self, index: int) -> Pair:
         row = self.usable[index]
-        return Pair(self.patches[row], self.xy[row], self.size[row], int(self.count[row]))
+        return Pair(
+            self.patches[row], self.keypoints[row], self.size[row], int(self.count[row]), self.likeness[row]
+        )
 
-
-class PairSets:
-    """Several pair sets as one."""
-
-    def __init__(self, sets: list[PairSet]) -> None:
-        self.sets = sets
-        self._starts = np.cumsum([0, *map(len, sets)])
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def __getitem__(self, index: int) -> Pair:
-        which = int(np.searchsorted(self._starts, index, side="right")) - 1
-        return self.sets[which][index - int(self._starts[which])]
+    def views_of(self, index: int) -> tuple[int, int]:
+        """Rows of `views` that a pair shows."""
+        first, second = self.view[self.usable[index]]
+        return int(first), int(second)
 
 
 def build_homography_pairs(
-    photos: list[Path],
-    cache: Path,
-    config: PairConfig,
-    workers: int = 1,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    photos: list[Path], cache: Cache, config: PairConfig, workers: int = 1, progress: Progress = no_progress
 ) -> PairSet:
-    """Make (or reuse) the pair set of a list of photographs below the folder `cache`.
+    """Make (or reuse) the pair set of a list of photographs.
 
     Photographs are the unit of work: what an interrupted run finished is kept.
     """
     if not photos:
         raise InputError("no photographs to make training pairs of")
-    folder = cache / f"homography-{config.key(photos)}"
-    if (folder / "done").exists():
+    folder = cache.entry("homography", config.settings(photos))
+    if (folder / DONE).exists():
         return PairSet(folder)
-    jobs = [(index, path, config) for index, path in enumerate(photos)]
-    return fill_pair_set(folder, jobs, _photo_pairs, config.per_photo, config.keypoints, workers, progress)
+    names = [
+        [f"views/{index}-{repeat}-{side}.jpg" for side in "ab"]
+        for index in range(len(photos))
+        for repeat in range(config.per_photo)
+    ]
+    jobs = []
+    for index, path in enumerate(photos):
+        own = names[index * config.per_photo : (index + 1) * config.per_photo]
+        jobs.append((index, path, [[folder / name for name in pair] for pair in own], config))
+    cache.make_room(folder, pair_bytes(len(names), config.keypoints) + 2 * len(names) * _JPEG_BYTES)
+    (folder / "views").mkdir(exist_ok=True)
+    return fill_pair_set(folder, jobs, _photo_pairs, names, config.keypoints, workers, progress)
+
+
+def pair_bytes(pairs: int, keypoints: int) -> float:
+    """Bytes that the arrays of a pair set take."""
+    return pairs * 2.0 * keypoints * (PATCH * PATCH + 18)
 
 
 def fill_pair_set(
     folder: Path,
     jobs: list[Job],
     work: Callable[[Job], list[Pair]],
-    per_job: int,
+    views: list[list[str]],
     keypoints: int,
     workers: int,
-    progress: Callable[[int, int], None],
+    progress: Progress,
 ) -> PairSet:
-    """Write `per_job` pairs for each job; what an interrupted run finished is kept."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = len(jobs) * per_job
+    """Write the pairs of each job, equally many; `views` names both views of every pair.
+
+    Names of views are paths, relative to the folder or absolute; one that several pairs show is stored
+    once.
+    """
+    rows = len(views)
+    per_job = rows // len(jobs)
     arrays = {
-        "patches": _open(folder, "patches", (rows, 2, keypoints, PATCH, PATCH), np.uint8),
-        "xy": _open(folder, "xy", (rows, 2, keypoints, 2), np.float32),
-        "size": _open(folder, "size", (rows, 2, 2), np.float32),
-        "count": _open(folder, "count", (rows,), np.int32),
-        "finished": _open(folder, "finished", (len(jobs),), np.uint8),
+        "patches": open_array(folder / "patches.npy", (rows, 2, keypoints, PATCH, PATCH), np.uint8),
+        "keypoints": open_array(folder / "keypoints.npy", (rows, 2, keypoints, 4), np.float32),
+        "size": open_array(folder / "size.npy", (rows, 2, 2), np.float32),
+        "count": open_array(folder / "count.npy", (rows,), np.int32),
+        "likeness": open_array(folder / "likeness.npy", (rows, keypoints), np.float32),
+        "finished": open_array(folder / "finished.npy", (len(jobs),), np.uint8),
     }
+    distinct = list(dict.fromkeys(name for pair in views for name in pair))
+    position = {name: row for row, name in enumerate(distinct)}
+    np.save(folder / "view.npy", np.array([[position[name] for name in pair] for pair in views], np.int32))
+    (folder / "views.txt").write_text("".join(f"{name}\n" for name in distinct), encoding="utf-8")
     waiting = np.flatnonzero(arrays["finished"] == 0).tolist()
     results = _map(work, [jobs[index] for index in waiting], workers)
     for done, (index, pairs) in enumerate(zip(waiting, results, strict=True), len(jobs) - len(waiting) + 1):
         for row, pair in enumerate(pairs, index * per_job):
-            for name in ("patches", "xy", "size", "count"):
+            for name in _ARRAYS:
                 arrays[name][row] = getattr(pair, name)
         arrays["finished"][index] = 1
         progress(done, len(jobs))
     for array in arrays.values():
         array.flush()
-    (folder / "done").touch()
+    (folder / DONE).touch()
     return PairSet(folder)
 
 
@@ -160,32 +211,39 @@ def _map(work: Callable[[Job], Done], jobs: list[Job], workers: int) -> Iterator
         yield from pool.map(work, jobs)
 
 
-def _open(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
-    path = folder / f"{name}.npy"
-    mode = "r+" if path.exists() else "w+"
-    array = np.lib.format.open_memmap(path, mode, dtype, shape if mode == "w+" else None)
-    if array.shape != shape:
-        raise InputError(f"{path}: damaged cache; delete its folder {folder}")
-    return array
+def _photo_pairs(job: tuple[int, Path, list[list[Path]], PairConfig]) -> list[Pair]:
+    index, path, views, config = job
+    image = read(path).rgb
+    return [
+        photo_pair(image, np.random.default_rng([config.seed, index, repeat]), config, pair)
+        for repeat, pair in enumerate(views)
+    ]
 
 
-def _photo_pairs(job: tuple[int, Path, PairConfig]) -> list[Pair]:
-    index, path, config = job
-    gray = read(path).gray
-    seeds = ([config.seed, index, repeat] for repeat in range(config.per_photo))
-    return [photo_pair(gray, np.random.default_rng(seed), config) for seed in seeds]
+def photo_pair(
+    image: NDArray[np.uint8], rng: np.random.Generator, config: PairConfig, views: list[Path]
+) -> Pair:
+    """One pair of an RGB photograph, whose two views are written to the paths `views`.
 
-
-def photo_pair(gray: NDArray[np.uint8], rng: np.random.Generator, config: PairConfig) -> Pair:
-    """One pair of a photograph; `count` is 0 if ten draws did not give enough correspondences."""
+    `count` is 0 if ten draws did not give enough correspondences.
+    """
     detector = Detector(max_keypoints=None, contrast=config.contrast)
     for _ in range(10):
-        first, second, homography = two_views(gray, rng, config.homography)
-        found = detect(first, detector), detect(second, detector)
+        *pictures, homography = two_views(image, rng, config.homography)
+        # Everything is made from the views as stored, so that it can be made again from them.
+        grays = [_store(view, path) for view, path in zip(pictures, views, strict=True)]
+        found = detect(grays[0], detector), detect(grays[1], detector)
         shared = corresponding(*found, homography, config.homography)
         if len(shared) >= config.min_corresponding and min(map(len, found)) >= config.keypoints // 2:
-            return assemble((first, second), found, shared, rng, config.keypoints, config.support)
+            return assemble((grays[0], grays[1]), found, shared, rng, config)
     return no_pair(config.keypoints)
+
+
+def _store(view: NDArray[Any], path: Path) -> NDArray[np.uint8]:
+    """Write a view and return its gray values as they are read again."""
+    encoded = cv2.imencode(".jpg", view[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])[1]
+    path.write_bytes(encoded.tobytes())
+    return read(path).gray
 
 
 def assemble(
@@ -193,23 +251,42 @@ def assemble(
     found: tuple[Keypoints, Keypoints],
     shared: NDArray[np.int64],
     rng: np.random.Generator,
-    size: int,
-    support: float,
+    config: Any,
+    likeness: NDArray[np.float32] | None = None,
 ) -> Pair:
-    """A pair of `size` keypoints; a draw of the rows `shared` (M, 2) corresponds, at most three quarters."""
-    shared = rng.permutation(shared)[: size * 3 // 4]
-    patches = np.empty((2, size, PATCH, PATCH), np.uint8)
-    xy = np.empty((2, size, 2), np.float32)
-    for side, (view, keypoints) in enumerate(zip(views, found, strict=True)):
+    """A pair of keypoints; a draw of the rows `shared` (M, 2) corresponds, at most three quarters.
+
+    `config` is the pair set's: its number of keypoints, support and perturbation. `likeness` (M,) goes
+    with `shared`.
+    """
+    size = config.keypoints
+    drawn = rng.permutation(len(shared))[: size * 3 // 4]
+    shared = shared[drawn]
+    sides = []
+    for side, keypoints in enumerate(found):
         others = rng.permutation(np.setdiff1d(np.arange(len(keypoints)), shared[:, side]))
         others = np.resize(others, size - len(shared))  # repeated if too few
-        chosen = keypoints[np.concatenate([shared[:, side], others])]
-        patches[side], xy[side] = sample_patches(view, chosen, support), chosen.xy
-    sides = np.array([view.shape[::-1] for view in views], np.float32)
-    return Pair(patches, xy, sides, len(shared))
+        sides.append(keypoints[np.concatenate([shared[:, side], others])])
+    seen, stretch = perturb((sides[0], sides[1]), rng, config.perturbation)
+    patches = [sample_patches(v, k, config.support, s) for v, k, s in zip(views, seen, stretch, strict=True)]
+    alike = np.full(size, np.nan, np.float32)
+    if likeness is not None:
+        alike[: len(shared)] = likeness[drawn]
+    return Pair(
+        np.stack(patches),
+        np.stack([np.column_stack([k.xy, k.size, k.angle]) for k in sides]),
+        np.array([view.shape[::-1] for view in views], np.float32),
+        len(shared),
+        alike,
+    )
 
 
 def no_pair(size: int) -> Pair:
     """The place of a pair that could not be made; pair sets pass over it."""
-    empty = np.zeros((2, size, PATCH, PATCH), np.uint8)
-    return Pair(empty, np.zeros((2, size, 2), np.float32), np.ones((2, 2), np.float32), 0)
+    return Pair(
+        np.zeros((2, size, PATCH, PATCH), np.uint8),
+        np.zeros((2, size, 4), np.float32),
+        np.ones((2, 2), np.float32),
+        0,
+        np.full(size, np.nan, np.float32),
+    )

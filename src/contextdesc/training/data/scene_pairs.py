@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,12 +14,25 @@ from contextdesc.errors import InputError
 from contextdesc.image import read
 from contextdesc.keypoints import Keypoints
 from contextdesc.patches import SUPPORT
-from contextdesc.training.data.pairs import Pair, PairSet, assemble, fill_pair_set, no_pair
+from contextdesc.training.data.cache import DONE, Cache
+from contextdesc.training.data.pairs import (
+    VERSION,
+    Pair,
+    PairSet,
+    Progress,
+    assemble,
+    fill_pair_set,
+    no_pair,
+    no_progress,
+    pair_bytes,
+)
+from contextdesc.training.data.perturbation import PerturbationConfig
 from contextdesc.training.data.scenes import PairRules, Scene, near_pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_RAY_ANGLE = 15.0  # degrees between the rays to both cameras at which patches look alike by exp(-1/2)
 _SAME = 1.0  # pixels: a detected keypoint this close to an observation of a shared track is no negative
 
 
@@ -36,6 +46,7 @@ class ScenePairConfig:
     support: float = SUPPORT
     seed: int = 0
     rules: PairRules = field(default_factory=PairRules)
+    perturbation: PerturbationConfig = field(default_factory=PerturbationConfig)
 
 
 def find_scenes(folder: Path) -> list[Path]:
@@ -48,23 +59,26 @@ def find_scenes(folder: Path) -> list[Path]:
 
 def build_scene_pairs(
     scenes: list[Path],
-    cache: Path,
+    cache: Cache,
     config: ScenePairConfig,
     workers: int = 1,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> PairSet:
-    """Make (or reuse) the pair set of scenes below the folder `cache`."""
-    jobs = [
-        (scene, int(first), int(second), config)
-        for index, scene in enumerate(scenes)
-        for first, second in _drawn_pairs(Scene.load(scene), config, index)
-    ]
+    """Make (or reuse) the pair set of scenes."""
+    tracks = [(scene.name, (scene / "tracks.npz").stat().st_size) for scene in scenes]
+    folder = cache.entry("scenes", [VERSION, asdict(config), tracks, str(scenes[0].parent.resolve())])
+    if (folder / DONE).exists():
+        return PairSet(folder)
+    jobs, views = [], []
+    for index, path in enumerate(scenes):
+        scene = Scene.load(path)
+        for first, second in _drawn_pairs(scene, config, index).tolist():
+            jobs.append((path, first, second, config))
+            views.append([str(scene.path(image).resolve()) for image in (first, second)])
     if not jobs:
         raise InputError(f"{scenes[0].parent}: no pair of its images passes the rules; loosen them")
-    folder = cache / f"scenes-{_key(scenes, config)}"
-    if (folder / "done").exists():
-        return PairSet(folder)
-    return fill_pair_set(folder, jobs, _job_pairs, 1, config.keypoints, workers, progress)
+    cache.make_room(folder, pair_bytes(len(jobs), config.keypoints))
+    return fill_pair_set(folder, jobs, _job_pairs, views, config.keypoints, workers, progress)
 
 
 def scene_pair(
@@ -84,7 +98,29 @@ def scene_pair(
         found.append(Keypoints.concatenate([tracked[shared[:, side]], detected[others]]))
     rows = np.arange(len(shared))
     pair = np.column_stack([rows, rows])
-    return assemble((views[0], views[1]), (found[0], found[1]), pair, rng, config.keypoints, config.support)
+    tracks = scene.keypoints(first)[1][shared[:, 0]]
+    return assemble(
+        (views[0], views[1]),
+        (found[0], found[1]),
+        pair,
+        rng,
+        config,
+        likeness(scene, first, second, tracks),
+    )
+
+
+def likeness(scene: Scene, first: int, second: int, tracks: NDArray[np.int32]) -> NDArray[np.float32]:
+    """How alike the patches of tracks should look in two images, in [0, 1], by the angle between the rays.
+
+    GeoDesc's patch similarity also has a factor of the surface normal, which a sparse model lacks.
+    """
+    points = scene.points[tracks].astype(np.float64)
+    rays = []
+    for image in (first, second):
+        centre = -scene.rotation[image].T.astype(np.float64) @ scene.translation[image]
+        rays.append((centre - points) / np.linalg.norm(centre - points, axis=1, keepdims=True))
+    angle = np.rad2deg(np.arccos(np.clip((rays[0] * rays[1]).sum(1), -1, 1)))
+    return np.exp(-(angle**2) / (2 * _RAY_ANGLE**2)).astype(np.float32)
 
 
 def _drawn_pairs(scene: Scene, config: ScenePairConfig, index: int) -> NDArray[np.int64]:
@@ -113,9 +149,3 @@ def _detected(folder: Path, image: int) -> Keypoints:
 @lru_cache(4)
 def _detector(folder: Path) -> Detector:
     return _scene(folder).detector()
-
-
-def _key(scenes: list[Path], config: ScenePairConfig) -> str:
-    """Changes with the settings and with the scenes."""
-    tracks = [(scene.name, (scene / "tracks.npz").stat().st_size) for scene in scenes]
-    return hashlib.sha256(json.dumps([asdict(config), tracks]).encode()).hexdigest()[:16]

@@ -1,0 +1,123 @@
+"""Base descriptors that context is trained on: a model's local network, RootSIFT, or a user's function."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from contextdesc.engine import Engine
+from contextdesc.errors import InputError
+from contextdesc.keypoints import Keypoints
+from contextdesc.modelfile import LOCAL, packaged_models, read_spec, resolve
+from contextdesc.rootsift import rootsift
+from contextdesc.training.networks import DESCRIPTOR
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from contextdesc.image import Image
+
+
+class Base(Protocol):
+    """Frozen raw descriptors."""
+
+    kind: Literal["local", "rootsift", "given"]  # as in model.json
+    key: str  # changes with what it computes
+    has_score: bool  # whether it tells matchability
+
+    def describe(
+        self, view: Callable[[], Image], keypoints: Keypoints, patches: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        """Raw descriptors (N, C), not normalised, and matchability scores (N,) if the base has them."""
+
+
+class LocalBase:
+    """The local network of an exported model."""
+
+    kind: Literal["local", "rootsift", "given"] = "local"
+    has_score = True
+
+    def __init__(self, model: str) -> None:
+        self.folder = resolve(model)
+        spec, checksum = read_spec(self.folder)
+        if spec.base != "local":
+            raise InputError(f"{model}: has base {spec.base}, so there is no local network in it")
+        self.key, self.spec = checksum, spec
+        self._engine = Engine(self.folder / LOCAL)
+
+    def describe(
+        self, view: Callable[[], Image], keypoints: Keypoints, patches: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        raw, score = self._engine.run_batched(patches=patches)
+        return raw, score
+
+
+class RootSiftBase:
+    kind: Literal["local", "rootsift", "given"] = "rootsift"
+    key = "rootsift"
+    has_score = False
+
+    def describe(
+        self, view: Callable[[], Image], keypoints: Keypoints, patches: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        return rootsift(view().gray, keypoints), None
+
+
+class FunctionBase:
+    """`package.module:function` of the user's: (gray (H, W) uint8, keypoints (N, 4)) -> (N, 128).
+
+    Keypoints are rows of x, y, size, angle. The function is looked for in the current folder too.
+    """
+
+    kind: Literal["local", "rootsift", "given"] = "given"
+    has_score = False
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._function = _import(path)
+        try:
+            source = inspect.getsource(self._function)
+        except (OSError, TypeError):
+            source = ""
+        self.key = f"{path} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
+
+    def describe(
+        self, view: Callable[[], Image], keypoints: Keypoints, patches: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+        rows = np.column_stack([keypoints.xy, keypoints.size, keypoints.angle])
+        raw = np.asarray(self._function(view().gray, rows), np.float32)
+        if raw.shape != (len(keypoints), DESCRIPTOR):
+            expected = (len(keypoints), DESCRIPTOR)
+            raise InputError(f"base {self.path} returned an array of shape {raw.shape}, not {expected}")
+        if not np.isfinite(raw).all():
+            raise InputError(f"base {self.path} returned values that are not finite")
+        return raw, None
+
+
+def build_base(base: str) -> Base:
+    """The base of a config: `rootsift`, a model (its name or folder), or `module:function`."""
+    if base == "rootsift":
+        return RootSiftBase()
+    if base in packaged_models() or Path(base).exists() or ":" not in base:
+        return LocalBase(base)
+    return FunctionBase(base)
+
+
+def _import(path: str) -> Callable[..., Any]:
+    module_name, _, name = path.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does
+    try:
+        function = getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"base {path}: cannot be imported ({error})") from None
+    if not callable(function):
+        raise InputError(f"base {path}: not a function")
+    return function

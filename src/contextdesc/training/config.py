@@ -1,0 +1,106 @@
+"""The settings of a training stage: every key of its TOML file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from contextdesc.errors import InputError
+from contextdesc.training.data.pairs import PairConfig
+from contextdesc.training.data.scene_pairs import ScenePairConfig
+from contextdesc.training.landmarks import LandmarkConfig
+from contextdesc.training.losses import LossName
+from contextdesc.training.networks import LocalConfig
+from contextdesc.training.regional import RegionalConfig
+from contextdesc.training.variants import AggregationVariant, GeometricVariant, VisualVariant
+
+Stage = Literal["local", "context", "end-to-end", "joint", "regional"]
+
+
+@dataclass(frozen=True)
+class StageConfig:
+    """A stage of training.
+
+    `local` trains the local network and its matchability; `context` the context encoders on a frozen
+    base; `end-to-end` both at once, the regional network frozen; `joint` the regional network too, with
+    its classification loss; `regional` that network alone, as a landmark classifier.
+    """
+
+    stage: Stage
+    steps: int
+    minutes: float | None = None  # time budget: the learning rate falls with the clock, whichever ends first
+    init: tuple[str, ...] = ()  # checkpoints, or a model's folder: their parts are the start
+
+    photos: str | None = None  # folder of photographs, for homography pairs
+    held_out: int = 30  # photographs at the end of the list that only validate
+    scenes: str | None = None  # folder of scenes, for pairs of different photographs
+    held_out_scenes: tuple[str, ...] = ()  # names of scenes that only validate
+    held_out_pairs: int = 5  # of each held-out scene
+    base: str | None = None  # stage context: rootsift, a model with a local network, or module:function
+
+    optimiser: Literal["sgd", "adamw"] = "sgd"
+    learning_rate: float = 0.1
+    weight_decay: float = 1e-4
+    warmup: int = 100  # steps to the full learning rate, which then falls to 0 on a cosine
+    clip: float = 1.0  # largest norm of the gradient
+    accumulate: int = 1  # batches per step, whose gradients are averaged
+    pairs_per_step: int = 2  # image pairs of a batch
+    keypoints: int = 256  # per image and batch
+    sampling: Literal["matchable", "random"] = "matchable"  # first (release), or as they come (paper)
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # mixed precision on a GPU
+    seed: int = 0
+
+    loss: LossName = "n-pair"
+    temperature: float = 20.0  # start of the softmax temperature; 1 in the paper
+    temperature_decay: bool = False  # whether weight decay acts on it (A.2)
+    raw_loss: float = 0.0  # weight of the loss on raw descriptors, which stages with context add (release)
+    quad: float = 1.0  # weight of the matchability ranking loss
+    near: float = 4.0  # pixels: other keypoints this close to the partner are no negatives
+    corner_shift: float = 0.3  # of the random homography of coordinates; 0.5 in the paper
+    term_dropout: float = 0.0  # probability that a pair is described without a context term
+    grid_dropout: float = 0.0  # probability that a channel of the regional grid is 0
+    classification: float = 1.0  # weight of the landmark loss, stage joint
+
+    validate_every: int = 300
+    checkpoint_every: int = 100
+    log_every: int = 20
+    tensorboard: bool = False
+
+    local: LocalConfig = field(default_factory=LocalConfig)
+    visual: VisualVariant = field(default_factory=VisualVariant)
+    geometric: GeometricVariant = field(default_factory=GeometricVariant)
+    aggregation: AggregationVariant = field(default_factory=AggregationVariant)
+    regional: RegionalConfig = field(default_factory=RegionalConfig)
+    landmarks: LandmarkConfig = field(default_factory=LandmarkConfig)
+    pairs: PairConfig = field(default_factory=PairConfig)
+    scene_pairs: ScenePairConfig = field(default_factory=ScenePairConfig)
+
+    def check(self) -> None:
+        """Raise an error where values do not fit together."""
+        for name in ("steps", "accumulate", "pairs_per_step", "keypoints", "validate_every",
+                     "checkpoint_every", "log_every"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}: at least 1")
+        if self.stage == "context" and self.base is None:
+            raise InputError("stage context needs 'base': rootsift, a model, or module:function")
+        if self.stage == "context" and self.visual.strategy == "central-surround":
+            raise InputError("visual strategy central-surround trains on patches: stage local or end-to-end")
+        if self.stage == "joint" and (self.scenes is None or self.regional.network == "precomputed"):
+            raise InputError("stage joint trains the regional network: it needs 'scenes' and a network")
+
+    @property
+    def trains_local(self) -> bool:
+        return self.stage in ("local", "end-to-end", "joint")
+
+    @property
+    def has_context(self) -> bool:
+        return self.stage in ("context", "end-to-end", "joint")
+
+    @property
+    def has_visual(self) -> bool:
+        return self.has_context and self.visual.strategy not in ("none", "central-surround")
+
+    @property
+    def has_geometric(self) -> bool:
+        return self.has_context and self.geometric.encoder != "none"

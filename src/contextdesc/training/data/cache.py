@@ -1,0 +1,102 @@
+"""The cache: what training prepares once, in folders whose names are keys of all their settings.
+
+A change of settings makes another folder, so stale data is never read. Beyond the size limit, the folders
+that were not used for longest are deleted, never one that this run reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from contextdesc.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+DONE = "done"  # file of a finished folder; its time is that of the last use
+GIGABYTE = 1e9
+
+
+class Cache:
+    """Folders of prepared data below one folder, together at most `limit` bytes (None: no limit)."""
+
+    def __init__(self, folder: Path, limit: float | None = None) -> None:
+        self.folder, self.limit = folder, limit
+        self._used: set[Path] = set()
+
+    def entry(self, kind: str, settings: Any) -> Path:
+        """The folder of `settings`, which may not exist yet; it is safe from deletion in this run."""
+        text = json.dumps(settings, sort_keys=True, default=str)
+        path = self.folder / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self._used.add(path)
+        if (path / DONE).exists():
+            os.utime(path / DONE)
+        return path
+
+    def make_room(self, entry: Path, size: float) -> None:
+        """Create the folder `entry` for `size` bytes; delete others, least recently used first."""
+        entry.mkdir(parents=True, exist_ok=True)
+        if self.limit is None:
+            return
+        others = {path: _size(path) for path in self._entries() if path != entry}
+        total = size + sum(others.values())
+        for path in sorted(others.keys() - self._used, key=_last_use):
+            if total <= self.limit:
+                return
+            shutil.rmtree(path)
+            total -= others[path]
+        if total > self.limit:
+            raise InputError(
+                f"{self.folder}: this training prepares {total / GIGABYTE:.1f} GB, and the cache may hold "
+                f"{self.limit / GIGABYTE:.1f}: raise the limit, or prepare fewer pairs or keypoints"
+            )
+
+    def _entries(self) -> list[Path]:
+        return [path for path in self.folder.iterdir() if path.is_dir() and "-" in path.name]
+
+
+def open_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
+    """A file array to write into: the one of an interrupted run, or a new one of zeros."""
+    if not path.exists():
+        return np.lib.format.open_memmap(path, "w+", dtype, shape)
+    array = load_array(path, "r+")
+    if array.shape != shape or array.dtype != np.dtype(dtype):
+        raise damaged(path, f"{array.dtype} {array.shape} where {np.dtype(dtype)} {shape} belongs")
+    return array
+
+
+def load_array(path: Path, mode: Any = "r") -> np.memmap[Any, Any]:
+    """A file array, mapped; one clear line if it is missing, cut off or no array."""
+    try:
+        array = np.load(path, mmap_mode=mode, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise damaged(path, str(error)) from None
+    if not isinstance(array, np.memmap):
+        raise damaged(path, "not one array")
+    return array
+
+
+def load_small(path: Path) -> NDArray[Any]:
+    """A file array, in memory."""
+    return np.array(load_array(path))
+
+
+def damaged(path: Path, reason: str) -> InputError:
+    return InputError(f"{path}: damaged cache ({reason}); delete the folder {path.parent} and start again")
+
+
+def _size(folder: Path) -> int:
+    # Blocks, not lengths: arrays of a run under way are files with holes.
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
+
+
+def _last_use(folder: Path) -> float:
+    done = folder / DONE
+    return done.stat().st_mtime if done.exists() else folder.stat().st_mtime

@@ -1,0 +1,195 @@
+"""Outputs of frozen networks on a pair set, computed once: raw descriptors and regional grids.
+
+Both lie in the cache, keyed by the pair set and by what computed them; an interrupted computation goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from contextdesc.image import read
+from contextdesc.keypoints import Keypoints
+from contextdesc.training.data.cache import DONE, Cache, damaged, load_array, load_small, open_array
+from contextdesc.training.data.pairs import Pair, PairSet, Progress, no_progress
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from contextdesc.training.bases import Base
+
+HALF = np.float16
+
+
+class Regional(Protocol):
+    """Where regional grids come from."""
+
+    key: str  # changes with what it computes
+    channels: int
+
+    def shape(self, path: Path, size: NDArray[Any]) -> tuple[int, int]:
+        """Height and width of the grid of a view of `size` (width, height)."""
+
+    def grid(self, path: Path) -> NDArray[np.float32]:
+        """(C, h, w)."""
+
+
+class Grids:
+    """Regional grids of the views of a pair set, half precision, one after the other in a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.values = load_array(folder / "grids.npy")
+        self.shapes = load_small(folder / "shapes.npy")  # (V, 3): C, h, w
+        self.starts = np.concatenate([[0], np.cumsum(self.shapes.prod(1))])
+        if self.starts[-1] != len(self.values):
+            raise damaged(folder / "grids.npy", "not as long as its shapes say")
+
+    def __getitem__(self, view: int) -> NDArray[np.float32]:
+        values = self.values[self.starts[view] : self.starts[view + 1]]
+        return values.reshape(self.shapes[view]).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Example:
+    """A pair and what is frozen of it: raw (2, K, C) half, score (2, K), both grids; None if not."""
+
+    pair: Pair
+    views: tuple[Path, Path]
+    raw: NDArray[np.float16] | None
+    score: NDArray[np.float32] | None
+    grids: tuple[NDArray[np.float32], NDArray[np.float32]] | None
+
+
+class Examples:
+    """A pair set with its frozen outputs, by index."""
+
+    def __init__(
+        self,
+        pairs: PairSet,
+        raw: NDArray[np.float16] | None = None,
+        score: NDArray[np.float32] | None = None,
+        grids: Grids | None = None,
+    ) -> None:
+        self.pairs, self._raw, self._score, self._grids = pairs, raw, score, grids
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __getitem__(self, index: int) -> Example:
+        first, second = self.pairs.views_of(index)
+        return Example(
+            self.pairs[index],
+            (self.pairs.views[first], self.pairs.views[second]),
+            None if self._raw is None else self._raw[index],
+            None if self._score is None else self._score[index],
+            None if self._grids is None else (self._grids[first], self._grids[second]),
+        )
+
+
+class Mixture:
+    """Several sets of examples as one; each example is as likely as any other."""
+
+    def __init__(self, parts: list[Examples]) -> None:
+        self.parts = parts
+        self._starts = np.cumsum([0, *map(len, parts)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, index: int) -> Example:
+        which = int(np.searchsorted(self._starts, index, side="right")) - 1
+        return self.parts[which][index - int(self._starts[which])]
+
+
+def freeze(
+    pairs: PairSet,
+    cache: Cache,
+    base: Base | None = None,
+    regional: Regional | None = None,
+    progress: Callable[[str], Progress] = lambda what: no_progress,
+) -> Examples:
+    """A pair set with what `base` and `regional` make of it, computed or out of the cache."""
+    raw, score = (None, None) if base is None else _raw(pairs, cache, base, progress("raw descriptors"))
+    grids = None if regional is None else _grids(pairs, cache, regional, progress("regional grids"))
+    return Examples(pairs, raw, score, grids)
+
+
+def _raw(
+    pairs: PairSet, cache: Cache, base: Base, progress: Progress
+) -> tuple[NDArray[np.float16], NDArray[np.float32] | None]:
+    folder = cache.entry("raw", [pairs.folder.name, base.key])
+    if not (folder / DONE).exists():
+        _compute_raw(folder, pairs, cache, base, progress)
+    raw = load_array(folder / "raw.npy")
+    if raw.shape[:3] != (len(pairs), *pairs.keypoints.shape[1:3]):
+        raise damaged(folder / "raw.npy", f"its shape is {raw.shape}")
+    return raw, load_array(folder / "score.npy") if base.has_score else None
+
+
+def _compute_raw(folder: Path, pairs: PairSet, cache: Cache, base: Base, progress: Progress) -> None:
+    keypoints = pairs.keypoints.shape[2]
+    width = _described(pairs, 0, 0, base, slice(0, 2))[0].shape[1]
+    shape = (len(pairs), 2, keypoints)
+    cache.make_room(folder, float(np.prod(shape)) * (2 * width + 4))
+    raw = open_array(folder / "raw.npy", (*shape, width), HALF)
+    score = open_array(folder / "score.npy", shape, np.float32)
+    finished = open_array(folder / "finished.npy", shape[:1], np.uint8)
+    for index in np.flatnonzero(finished == 0).tolist():
+        for side in (0, 1):
+            described, scores = _described(pairs, index, side, base)
+            raw[index, side] = described
+            if scores is not None:
+                score[index, side] = scores
+        finished[index] = 1
+        progress(index + 1, len(pairs))
+    for array in (raw, score, finished):
+        array.flush()
+    (folder / DONE).touch()
+
+
+def _described(
+    pairs: PairSet, index: int, side: int, base: Base, rows: slice = slice(None)
+) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
+    pair = pairs[index]
+    keypoints = Keypoints.from_array(pair.keypoints[side, rows])
+    view = partial(read, pairs.views[pairs.views_of(index)[side]])
+    return base.describe(view, keypoints, pair.patches[side, rows])
+
+
+def _grids(pairs: PairSet, cache: Cache, regional: Regional, progress: Progress) -> Grids:
+    folder = cache.entry("grids", [pairs.folder.name, regional.key])
+    if not (folder / DONE).exists():
+        _compute_grids(folder, pairs, cache, regional, progress)
+    return Grids(folder)
+
+
+def _compute_grids(
+    folder: Path, pairs: PairSet, cache: Cache, regional: Regional, progress: Progress
+) -> None:
+    sizes = np.zeros((len(pairs.views), 2))
+    sizes[pairs.view] = pairs.size
+    used = np.zeros(len(pairs.views), np.bool_)
+    used[pairs.view[pairs.usable]] = True
+    shapes = np.zeros((len(pairs.views), 3), np.int64)
+    for view in np.flatnonzero(used).tolist():
+        shapes[view] = (regional.channels, *regional.shape(pairs.views[view], sizes[view]))
+    starts = np.concatenate([[0], np.cumsum(shapes.prod(1))])
+    cache.make_room(folder, 2.0 * starts[-1])
+    np.save(folder / "shapes.npy", shapes)
+    values = open_array(folder / "grids.npy", (int(starts[-1]),), HALF)
+    finished = open_array(folder / "finished.npy", (len(pairs.views),), np.uint8)
+    waiting = np.flatnonzero(used & (finished == 0)).tolist()
+    for done, view in enumerate(waiting, int(used.sum()) - len(waiting) + 1):
+        grid = regional.grid(pairs.views[view])
+        limit = np.finfo(HALF).max
+        values[starts[view] : starts[view + 1]] = np.clip(grid, -limit, limit).ravel()
+        finished[view] = 1
+        progress(done, int(used.sum()))
+    for array in (values, finished):
+        array.flush()
+    (folder / DONE).touch()
