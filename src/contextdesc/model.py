@@ -66,7 +66,7 @@ class ContextDesc:
     Args:
         folder: with `model.json` and its ONNX files.
         context: terms to add to the raw descriptor; `all` that the model has.
-        detector: settings of `extract`.
+        detector: settings of `extract`; RootSIFT bases also read from it how SIFT upscales.
         max_side: images with a longer side are downscaled; keypoints come back in original pixels.
         max_pixels: files that decode to more pixels are refused.
         domain_sizes: sizes of the patch support, times the model's own, whose raw descriptors are summed
@@ -213,7 +213,7 @@ class ContextDesc:
             has_score = modelfile.LOCAL in spec.files or modelfile.MATCHABILITY in spec.files
             return np.zeros((0, spec.raw_size), np.float32), empty if has_score else None
         if spec.base == "rootsift":
-            raw = rootsift(picture.gray, keypoints)
+            raw = rootsift(picture.gray, keypoints, self.detector.precise_upscale)
             if modelfile.MATCHABILITY not in spec.files:
                 return raw, None
             return raw, self._engine(modelfile.MATCHABILITY).run_batched(raw=raw)[0]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, get_args
 
 import numpy as np
 
+from contextdesc.detection import Detector
 from contextdesc.errors import InputError
 from contextdesc.model import Context, load
 from contextdesc.rootsift import rootsift, sift_descriptors
@@ -33,8 +34,11 @@ def build_method(name: str) -> Method:
     folder, _, terms = name.partition(":")
     if terms and terms not in get_args(Context):
         raise InputError(f"method {name!r}: after the colon one of {', '.join(get_args(Context))}")
-    model = load(folder, context=terms or "all")  # type: ignore[arg-type]  # checked above
-    return lambda image, keypoints, precise: model.describe(image, keypoints).descriptors
+    models = {
+        precise: load(folder, context=terms or "all", detector=Detector(precise_upscale=precise))  # type: ignore[arg-type]  # checked above
+        for precise in (True, False)
+    }
+    return lambda image, keypoints, precise: models[precise].describe(image, keypoints).descriptors
 
 
 def _sift(image: Image, keypoints: Keypoints, precise: bool) -> NDArray[np.float32]:

@@ -3,48 +3,94 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from contextdesc.cli import options as o
+from contextdesc.modelfile import DEFAULT
 
 
 class Protocol(StrEnum):
     heinly = "heinly"
+    terms = "terms"
 
 
 def command(
     name: Annotated[
-        Protocol, typer.Argument(help="heinly: recall per transformation, Oxford affine layout.")
+        Protocol,
+        typer.Argument(
+            help="heinly: recall per transformation, Oxford affine layout. terms: what each context term "
+            "adds on a model's held-out photos/ and scenes/, with intervals."
+        ),
     ],
     data: Annotated[Path, typer.Option(help="Folder of the data, in its published layout.")],
     methods: Annotated[
         str,
         typer.Option(help="Comma-separated: sift, rootsift, a model, or MODEL:none for its raw descriptor."),
-    ] = "sift,rootsift,preview",
+    ] = f"sift,rootsift,{DEFAULT}",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the numbers as JSON.")] = None,
-    seeds: Annotated[int, typer.Option(help="Number of random draws of keypoints.", min=1)] = 5,
+    seeds: Annotated[int, typer.Option(help="heinly: number of random draws of keypoints.", min=1)] = 5,
     json_: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Run a benchmark and print its table."""
-    from contextdesc.benchmarks import heinly
-    from contextdesc.benchmarks.methods import build_method
     from contextdesc.formats.atomic import replacing
-    from contextdesc.progress import progress
 
-    built = {method: build_method(method) for method in methods.split(",")}
-    scenes = heinly.find_scenes(data)
-    with progress(name.value, len(scenes) * seeds, quiet=quiet or json_) as advance:
-        table = heinly.run(data, built, range(seeds), advance)
-    result = {"protocol": name.value, "keypoints": heinly.KEYPOINTS, "seeds": seeds, "recall": table}
+    run = {Protocol.heinly: _heinly, Protocol.terms: _terms}[name]
+    result, table = run(data, methods.split(","), seeds, quiet or json_)
     if output is not None:
         with replacing(output) as temporary:
             temporary.write_text(json.dumps(result, indent=2) + "\n")
-    print(json.dumps(result, indent=2) if json_ else _markdown(table))
+    print(json.dumps(result, indent=2) if json_ else table)
+
+
+def _heinly(data: Path, methods: list[str], seeds: int, quiet: bool) -> tuple[dict[str, Any], str]:
+    from contextdesc.benchmarks import heinly
+    from contextdesc.benchmarks.methods import build_method
+    from contextdesc.progress import progress
+
+    built = {method: build_method(method) for method in methods}
+    scenes = heinly.find_scenes(data)
+    with progress("heinly", len(scenes) * seeds, quiet=quiet) as advance:
+        table = heinly.run(data, built, range(seeds), advance)
+    result = {"protocol": "heinly", "keypoints": heinly.KEYPOINTS, "seeds": seeds, "recall": table}
+    return result, _markdown(table)
+
+
+def _terms(data: Path, methods: list[str], seeds: int, quiet: bool) -> tuple[dict[str, Any], str]:
+    import tempfile
+
+    from contextdesc.benchmarks import terms
+    from contextdesc.progress import progress
+    from contextdesc.training.data.cache import Cache
+
+    result: dict[str, Any] = {"protocol": "terms", "resamples": terms.RESAMPLES, "models": {}}
+    lines = ["| model | pairs | what | mean | 95 % interval |", "|---|---|---|---|---|"]
+    with tempfile.TemporaryDirectory() as folder:
+        for model in methods:
+            if model in ("sift", "rootsift"):
+                continue  # no context in them
+            numbers = result["models"][model] = {}
+            for kind, pairs in terms.held_out_pairs(model, data, Cache(Path(folder))).items():
+                with progress(f"{model} {kind}", len(pairs), quiet=quiet) as advance:
+                    recalls = terms.run(model, pairs, advance)
+                found = terms.gains(recalls)
+                numbers[kind] = {
+                    "pairs": len(pairs),
+                    "recall": {context: float(values.mean()) for context, values in recalls.items()},
+                    "gain": {what: asdict(gain) for what, gain in found.items()},
+                }
+                where = f"| {model} | {len(pairs)} {kind}"
+                lines += [f"{where} | recall, {c} | {values.mean():.2f} | |" for c, values in recalls.items()]
+                lines += [
+                    f"{where} | {what} | {gain.mean:+.2f} | {gain.low:+.2f} to {gain.high:+.2f} |"
+                    for what, gain in found.items()
+                ]
+    return result, "\n".join(lines)
 
 
 def _markdown(table: dict[str, dict[str, float]]) -> str:

@@ -58,7 +58,17 @@ def assemble(
                 setattr(parts, part, getattr(own, part))
         configs.append(config)
     config = configs[-1]
-    spec = ModelSpec(name=name, base="local", files={}, support=config.pairs.support, training=training or {})
+    told = {
+        "held_out": max((c.held_out for c in configs if c.photos is not None), default=0),
+        "held_out_scenes": sorted({name for c in configs for name in c.held_out_scenes}),
+    }
+    spec = ModelSpec(
+        name=name,
+        base="local",
+        files={},
+        support=config.pairs.support,
+        training={**(training or {}), **told},
+    )
     carried: tuple[Path, ...] = ()
     context = next((c for c in reversed(configs) if c.stage == "context"), None)
     if parts.local is not None:

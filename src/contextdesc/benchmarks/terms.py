@@ -1,0 +1,130 @@
+"""What each context term of a model is worth: recall with and without it on held-out pairs of images.
+
+Pairs are those of the training protocol: homographies of photographs, and photographs of scenes that share
+tracks, both held out from training. Every difference comes with a paired bootstrap interval over pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from contextdesc.errors import InputError
+from contextdesc.image import Image, find_images, read
+from contextdesc.keypoints import Keypoints
+from contextdesc.model import Context, ContextDesc, load
+from contextdesc.modelfile import read_spec, resolve
+from contextdesc.training.data.cache import Cache
+from contextdesc.training.data.pairs import PairConfig, PairSet, build_homography_pairs
+from contextdesc.training.data.scene_pairs import ScenePairConfig, build_scene_pairs, find_scenes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Other draws than those that training validates on
+PHOTO_PAIRS = PairConfig(per_photo=3, seed=100)
+SCENE_PAIRS = ScenePairConfig(per_scene=12, seed=100)
+DISTANCE = 2.5  # pixels
+RESAMPLES = 10_000
+CONTEXTS: tuple[Context, ...] = ("none", "visual", "geometric", "both")
+# What a term adds: on, against off
+COMPARISONS = (
+    ("visual", "none"),
+    ("geometric", "none"),
+    ("both", "geometric"),
+    ("both", "visual"),
+    ("both", "none"),
+)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Mean difference of recalls in points, and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def run(
+    model: str | Path, pairs: PairSet, progress: Callable[[], None] = lambda: None
+) -> dict[str, NDArray[np.float64]]:
+    """Recall in percent of each pair (P,), by the terms that are on."""
+    models = {context: load(model, context=context) for context in _contexts(load(model))}
+    found: dict[str, list[float]] = {context: [] for context in models}
+    for index in range(len(pairs)):
+        pair = pairs[index]
+        sides: list[dict[str, NDArray[np.float32]]] = []
+        for side, view in enumerate(pairs.views_of(index)):
+            image, keypoints = read(pairs.views[view]), Keypoints.from_array(pair.keypoints[side])
+            sides.append(_described(models, image, keypoints))
+        for context in models:
+            nearest = (sides[0][context][: pair.count] @ sides[1][context].T).argmax(1)
+            error = np.linalg.norm(pair.xy[1][nearest] - pair.xy[1][: pair.count], axis=1)
+            found[context].append(100 * float((error <= DISTANCE).mean()))
+        progress()
+    return {context: np.array(values) for context, values in found.items()}
+
+
+def held_out_pairs(model: str | Path, data: Path, cache: Cache, workers: int = 1) -> dict[str, PairSet]:
+    """Pairs of the photographs (`data/photos`) and scenes (`data/scenes`) that a model says it never saw."""
+    spec, _ = read_spec(resolve(model))
+    photos, scenes = data / "photos", data / "scenes"
+    count, names = spec.training.get("held_out"), spec.training.get("held_out_scenes", [])
+    sets: dict[str, PairSet] = {}
+    if count and photos.is_dir():
+        paths = list(find_images([photos]).values())[-count:]
+        sets["photos"] = build_homography_pairs(paths, cache, PHOTO_PAIRS, workers)
+    if names and scenes.is_dir():
+        folders = [folder for folder in find_scenes(scenes) if folder.name in names]
+        if len(folders) < len(names):
+            raise InputError(f"{scenes}: lacks held-out scenes of {spec.name} ({', '.join(names)})")
+        sets["scenes"] = build_scene_pairs(folders, cache, SCENE_PAIRS, workers)
+    if not sets:
+        raise InputError(
+            f"{data}: no photos/ or scenes/ with data that {spec.name} was not trained on, by its model.json"
+        )
+    return sets
+
+
+def gains(recalls: Mapping[str, NDArray[np.float64]], seed: int = 0) -> dict[str, Gain]:
+    """What each term adds, as `visual - none`."""
+    return {
+        f"{on} - {off}": bootstrap(recalls[on] - recalls[off], seed)
+        for on, off in COMPARISONS
+        if on in recalls and off in recalls
+    }
+
+
+def bootstrap(differences: NDArray[np.float64], seed: int = 0) -> Gain:
+    """Mean of paired differences with the 95 % interval of its bootstrap distribution."""
+    if not len(differences):
+        raise InputError("no pairs to compare on")
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(len(differences), size=(RESAMPLES, len(differences)))
+    means = differences[rows].mean(1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Gain(float(differences.mean()), float(low), float(high))
+
+
+def _contexts(model: ContextDesc) -> list[Context]:
+    has = model.spec.terms
+    return [c for c in CONTEXTS if c == "none" or c in has or (c == "both" and len(has) == 2)]
+
+
+def _described(
+    models: Mapping[Context, ContextDesc], image: Image, keypoints: Keypoints
+) -> dict[str, NDArray[np.float32]]:
+    """Descriptors by context; base and regional network run once."""
+    plain = models["none"]
+    raw, score = plain.raw(image, keypoints)
+    grid = plain.regional(image) if "visual" in models else None
+    size = image.size
+    return {
+        context: model.augment(raw, keypoints, size, matchability=score, regional=grid)
+        for context, model in models.items()
+    }
