@@ -45,11 +45,12 @@ def command(
 
     try:
         from contextdesc.training.assembly import assemble
-        from contextdesc.training.export import export_model
+        from contextdesc.training.export import check_output, export_model
         from contextdesc.training.setup import photographs
     except ImportError as error:
         raise InputError(f"export needs an extra ({error}): pip install 'contextdesc[train]'") from None
 
+    check_output(output)
     try:
         training = json.loads(card.read_text(encoding="utf-8")) if card is not None else {}
     except (OSError, ValueError) as error:

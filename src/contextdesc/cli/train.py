@@ -77,6 +77,8 @@ def command(
         ):
             if value is not None:
                 raise InputError(f"{option} goes with a CONFIG")
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise InputError("torchrun goes with a CONFIG")
         if init is not None and len(init) > 1:
             raise InputError("--init without a CONFIG takes one model")
         work = output.with_name(output.name + ".work")
@@ -97,4 +99,5 @@ def command(
         given["regional"] = dataclasses.replace(settings.regional, weights=regional)
     settings = dataclasses.replace(settings, **{k: v for k, v in given.items() if v is not None})
     path = train(settings, output, Cache(cache or output / "cache", limit), processes)
-    print(f"checkpoint: {path}")
+    if os.environ.get("RANK", "0") == "0":  # of torchrun
+        print(f"checkpoint: {path}")

@@ -80,7 +80,13 @@ def assemble(
         spec = replace(spec, base=found.kind)
         if isinstance(found, LocalBase):
             carried = (found.folder / LOCAL,)
-            spec = replace(spec, support=found.spec.support, matchability=found.spec.matchability)
+            base_spec = found.spec
+            spec = replace(
+                spec,
+                support=base_spec.support,
+                matchability=base_spec.matchability,
+                raw_size=base_spec.raw_size,
+            )
     else:
         raise InputError(f"{checkpoints[-1]}: regional network alone; add checkpoints of other stages")
     with_context = next((c for c in reversed(configs) if c.has_context), None)

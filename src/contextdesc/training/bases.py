@@ -82,10 +82,8 @@ class FunctionBase:
     def __init__(self, path: str) -> None:
         self.path = path
         self._function = _import(path)
-        try:
-            source = inspect.getsource(self._function)
-        except (OSError, TypeError):
-            source = ""
+        module = sys.modules[path.partition(":")[0]]  # the function may call others of it
+        source = _source(module) + _source(self._function)
         self.key = f"{path} {hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
     def describe(
@@ -96,8 +94,8 @@ class FunctionBase:
         if raw.shape != (len(keypoints), DESCRIPTOR):
             expected = (len(keypoints), DESCRIPTOR)
             raise InputError(f"base {self.path} returned an array of shape {raw.shape}, not {expected}")
-        if not np.isfinite(raw).all():
-            raise InputError(f"base {self.path} returned values that are not finite")
+        if not (np.abs(raw) <= np.finfo(np.float16).max).all():  # the cache holds half precision
+            raise InputError(f"base {self.path} returned values that are not finite, or above 65504")
         return raw, None
 
 
@@ -116,8 +114,16 @@ def _import(path: str) -> Callable[..., Any]:
         sys.path.insert(0, "")  # as `python -m` does
     try:
         function = getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"base {path}: cannot be imported ({error})") from None
+    except Exception as error:  # the module is the user's: it may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"base {path}: cannot be imported ({reason})") from None
     if not callable(function):
         raise InputError(f"base {path}: not a function")
     return function
+
+
+def _source(thing: Any) -> str:
+    try:
+        return inspect.getsource(thing)
+    except (OSError, TypeError):  # compiled, or an object with a __call__
+        return ""

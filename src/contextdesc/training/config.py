@@ -86,6 +86,16 @@ class StageConfig:
             raise InputError("stage context needs 'base': rootsift, a model, or module:function")
         if self.stage == "context" and self.visual.strategy == "central-surround":
             raise InputError("visual strategy central-surround trains on patches: stage local or end-to-end")
+        if self.stage == "context" and not (self.has_visual or self.has_geometric):
+            raise InputError("stage context with neither a visual nor a geometric term: nothing to train")
+        if self.has_context and self.visual.strategy == "central-surround":
+            if self.aggregation.kind != "concat":
+                raise InputError(
+                    "visual strategy central-surround has raw descriptors of another size than the "
+                    "geometric term: set the aggregation's kind to concat"
+                )
+            if self.has_geometric and self.geometric.inputs == "xy+raw":
+                raise InputError("visual strategy central-surround does not go with geometric inputs xy+raw")
         if self.stage == "joint" and (self.scenes is None or self.regional.network == "precomputed"):
             raise InputError("stage joint trains the regional network: it needs 'scenes' and a network")
 

@@ -30,17 +30,16 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from contextdesc import modelfile
 from contextdesc.detection import Detector, detect
 from contextdesc.engine import Engine
-from contextdesc.errors import ContextDescError
+from contextdesc.errors import ContextDescError, InputError
 from contextdesc.image import Image
 from contextdesc.modelfile import ModelSpec
 from contextdesc.patches import sample_patches
 from contextdesc.rootsift import rootsift
+from contextdesc.training.parts import Parts, folded_batch_norms
 from contextdesc.training.variants import GlobalContext
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from contextdesc.training.parts import Parts
 
     Carried = Iterable[Path]
 
@@ -64,6 +63,7 @@ def export_model(
     Returns:
         The spec as written, with checksums.
     """
+    check_output(folder)
     modules = _wrapped(parts)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".export-") as temporary:
@@ -82,6 +82,16 @@ def export_model(
             shutil.rmtree(folder)
         os.replace(draft, folder)
     return spec
+
+
+def check_output(folder: Path) -> None:
+    """Refuse a folder that holds something else than a model: it would be deleted."""
+    if (
+        folder.exists()
+        and not (folder / "model.json").is_file()
+        and (folder.is_file() or any(folder.iterdir()))
+    ):
+        raise InputError(f"{folder}: exists and is no model; write to a new folder")
 
 
 def export_regional(network: nn.Module, path: Path) -> None:
@@ -240,16 +250,10 @@ def _wrapped(parts: Parts) -> dict[str, nn.Module]:
 
 def _fold_batch_norm(module: nn.Module) -> None:
     """Fold every batch norm that follows a convolution into it, in place."""
-    for child in module.children():
-        _fold_batch_norm(child)
-    if isinstance(module, nn.Sequential):
-        for index in range(len(module) - 1):
-            layer, norm = module[index], module[index + 1]
-            if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and isinstance(
-                norm, (nn.BatchNorm1d, nn.BatchNorm2d)
-            ):
-                module[index] = fuse_conv_bn_eval(layer, norm)
-                module[index + 1] = nn.Identity()
+    for conv, norm in folded_batch_norms(module):
+        fused = fuse_conv_bn_eval(module.get_submodule(conv), module.get_submodule(norm))  # type: ignore[type-var, arg-type]  # checked by name
+        module.set_submodule(conv, fused)
+        module.set_submodule(norm, nn.Identity())
 
 
 def _real_inputs(parts: Parts, spec: ModelSpec, image: Image, carried: Path) -> dict[str, Tensor]:

@@ -34,7 +34,8 @@ class NetworkGrids:
 
     def __init__(self, network: EfficientNetLite0 | ResNet50, max_side: int) -> None:
         self.channels, self.max_side = network.channels, max_side
-        digest = hashlib.sha256(repr((type(network).__name__, max_side)).encode())
+        final_relu = isinstance(network, ResNet50) and network.final_relu
+        digest = hashlib.sha256(repr((type(network).__name__, final_relu, max_side)).encode())
         for value in network.state_dict().values():
             digest.update(value.cpu().numpy().tobytes())
         self.key = digest.hexdigest()

@@ -53,7 +53,10 @@ def train(
     device = distributed.choose_device(config.device)
     if config.precision != "fp32" and device.type == "cpu":
         raise InputError(f"precision {config.precision} is for GPUs: set it to fp32, or train on one")
-    output.mkdir(parents=True, exist_ok=True)
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error.strerror})") from None
     with distributed.process_group(device):
         first = distributed.rank() == 0
         torch.manual_seed(config.seed)
@@ -65,12 +68,20 @@ def train(
             stage = build_stage(config, cache, workers, lambda text: None)
         distributed.synchronise_batch_norms(stage)
         stage.to(device)
+        distributed.copy_first(stage)
         with Log(output, log, config.tensorboard) if first else nullcontext() as lines:
             _Run(config, stage, output / CHECKPOINT, lines, device).run()
-        if first and (output / LOG).exists():
-            draw_curves(output / LOG, output / CURVES)
+        if first:
+            _draw(output, log)
         distributed.barrier()
     return output / CHECKPOINT
+
+
+def _draw(output: Path, log: Callable[[str], None]) -> None:
+    try:
+        draw_curves(output / LOG, output / CURVES)
+    except InputError as error:  # a picture that cannot be drawn is no reason to fail a training
+        log(f"no curves: {error}")
 
 
 class _Run:
@@ -82,7 +93,7 @@ class _Run:
         self.config, self.stage, self.path, self.log, self.device = config, stage, path, log, device
         self.optimiser = _optimiser(stage, config)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
-        self.start, self.spent = _resume(path, stage, self.optimiser) if path.exists() else (0, 0.0)
+        self.start, self.spent = _resume(path, stage, self.optimiser, config) if path.exists() else (0, 0.0)
 
     def run(self) -> None:
         config = self.config
@@ -90,9 +101,13 @@ class _Run:
             self.log.rewind(self.start if self.start else -1)
         if self.start == 0:
             self._validate(0)
+        if self.start and config.minutes is not None and self.spent >= config.minutes:
+            return  # a run whose time was up is finished
         begun = time.monotonic()
         for step in range(self.start, config.steps):
             minutes = self.spent + (time.monotonic() - begun) / 60
+            if config.minutes is not None:
+                minutes = distributed.first_number(minutes, self.device)
             last = step + 1 == config.steps or (config.minutes is not None and minutes >= config.minutes)
             values = self._step(step, minutes)
             done = step + 1
@@ -175,12 +190,12 @@ class _Run:
 
 def schedule(step: int, config: StageConfig, minutes: float = 0.0) -> float:
     """Linear warm-up, then a cosine to 0 at the last step or minute: the factor on the learning rate."""
-    if step < config.warmup:
-        return (step + 1) / config.warmup
     progress = (step - config.warmup) / max(1, config.steps - config.warmup)
     if config.minutes is not None:
-        progress = min(1.0, max(progress, minutes / config.minutes))
-    return 0.5 * (1 + math.cos(math.pi * progress))
+        progress = max(progress, minutes / config.minutes)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, progress))))
+    # The clock may run out before the warm-up ends.
+    return min(cosine, (step + 1) / config.warmup) if step < config.warmup else cosine
 
 
 def _optimiser(stage: nn.Module, config: StageConfig) -> torch.optim.Optimizer:
@@ -195,9 +210,18 @@ def _optimiser(stage: nn.Module, config: StageConfig) -> torch.optim.Optimizer:
     return torch.optim.SGD(groups, config.learning_rate, momentum=0.9, weight_decay=config.weight_decay)
 
 
-def _resume(path: Path, stage: nn.Module, optimiser: torch.optim.Optimizer) -> tuple[int, float]:
+def _resume(
+    path: Path, stage: nn.Module, optimiser: torch.optim.Optimizer, config: StageConfig
+) -> tuple[int, float]:
     """Continue from a checkpoint: the steps and minutes that it took."""
     metadata, tensors = read_metadata(path), read_tensors(path)
+    earlier = json.loads(metadata["config"])
+    for key in ("stage", "optimiser"):
+        if earlier.get(key) != getattr(config, key):
+            raise InputError(
+                f"{path}: a checkpoint of {key} {earlier.get(key)}, and the config says "
+                f"{getattr(config, key)}: train into another folder, or delete it"
+            )
     model = {n.removeprefix("model."): v for n, v in tensors.items() if n.startswith("model.")}
     try:
         stage.load_state_dict(model)

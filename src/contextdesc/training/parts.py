@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import onnx
@@ -175,25 +176,49 @@ def _weights(path: Path) -> dict[str, Tensor]:
 def _unfolded(network: nn.Module, weights: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     """A state dict for `network` out of the weights of its folded ONNX file."""
     state = {name: value.clone() for name, value in network.state_dict().items()}
-    for prefix, module in network.named_modules():
-        if not isinstance(module, nn.Sequential):
-            continue
-        where = f"{prefix}." if prefix else ""
-        for index in range(len(module) - 1):
-            norm = module[index + 1]
-            folds = isinstance(module[index], (nn.Conv1d, nn.Conv2d))
-            if folds and isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)):
-                bias = weights.pop(f"{where}{index}.bias").float()
-                own_bias = f"{where}{index}.bias"
-                if own_bias in state:
-                    state[own_bias] = torch.zeros_like(bias)
-                state[f"{where}{index + 1}.running_mean"] = -bias
-                state[f"{where}{index + 1}.running_var"] = torch.full_like(bias, 1 - norm.eps)
-                if norm.affine:
-                    state[f"{where}{index + 1}.weight"] = torch.ones_like(bias)
-                    state[f"{where}{index + 1}.bias"] = torch.zeros_like(bias)
+    missing = {name for name in state if not name.endswith("num_batches_tracked")}
+    for conv, norm in folded_batch_norms(network):
+        like = state[f"{norm}.running_mean"]
+        bias = weights.pop(f"{conv}.bias", torch.zeros_like(like)).float()
+        unfolded = {
+            f"{conv}.bias": torch.zeros_like(like),
+            f"{norm}.running_mean": -bias,
+            f"{norm}.running_var": torch.full_like(like, 1 - _eps(network, norm)),
+            f"{norm}.weight": torch.ones_like(like),
+            f"{norm}.bias": torch.zeros_like(like),
+        }
+        state.update({name: value for name, value in unfolded.items() if name in state})
+        missing -= unfolded.keys()
+    constants = {name for name, _ in network.named_buffers()} - state.keys()
     for name, value in weights.items():
+        if name in constants:
+            continue
         if name not in state or state[name].shape != value.shape:
             raise InputError(f"{path}: its {name} does not fit the config's network")
         state[name] = value.float()
+    for name in sorted(missing - weights.keys()):
+        # The exporter leaves out biases of 0, and all but one of tensors that equal each other: start values.
+        start = {"bias": 0.0, "running_mean": 0.0, "running_var": 1.0}.get(name.rpartition(".")[2])
+        if start is None:
+            raise InputError(f"{path}: has no {name}, which the config's network has")
+        state[name] = torch.full_like(state[name], start)
     return state
+
+
+def folded_batch_norms(network: nn.Module) -> list[tuple[str, str]]:
+    """Names of convolutions and the batch norms right behind them, which an export folds into them."""
+    modules = dict(network.named_modules())
+    pairs = []
+    for prefix, module in modules.items():
+        names = [name for name, _ in module.named_children()]
+        if not isinstance(module, nn.Sequential):  # ResNet: conv1 and bn1, conv2 and bn2, ...
+            names = [name for conv in names for name in (conv, conv.replace("conv", "bn"))]
+        for first, second in pairwise(f"{prefix}.{name}" if prefix else name for name in names):
+            folds = isinstance(modules.get(first), (nn.Conv1d, nn.Conv2d))
+            if folds and isinstance(modules.get(second), (nn.BatchNorm1d, nn.BatchNorm2d)):
+                pairs.append((first, second))
+    return pairs
+
+
+def _eps(network: nn.Module, norm: str) -> float:
+    return float(network.get_submodule(norm).eps)  # type: ignore[arg-type]  # a batch norm

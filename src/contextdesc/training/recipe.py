@@ -17,13 +17,14 @@ from contextdesc import modelfile
 from contextdesc.benchmarks.ratio import choose_ratio
 from contextdesc.config import from_dict
 from contextdesc.errors import InputError
+from contextdesc.formats.atomic import replacing
 from contextdesc.image import find_images, read
 from contextdesc.modelfile import ModelSpec
 from contextdesc.training.assembly import assemble
 from contextdesc.training.config import StageConfig
 from contextdesc.training.data.cache import Cache
 from contextdesc.training.data.pairs import PairConfig
-from contextdesc.training.export import export_model
+from contextdesc.training.export import check_output, export_model
 from contextdesc.training.logs import read_log
 from contextdesc.training.loop import LOG, train
 from contextdesc.training.networks import LocalConfig
@@ -33,6 +34,7 @@ from contextdesc.training.variants import AggregationVariant, GeometricVariant, 
 
 NOTHING = "nothing"  # to start from
 MIN_PHOTOS = 8
+PLAN = "plan.json"  # in the folder of work: settings and the minutes of each stage
 PAIRS_PER_MINUTE = 10  # of the time budget: pairs that are prepared, at least one of each photograph
 LOCAL_SHARE = 0.6  # of the training time, for the local network
 Say = Callable[[str], None]
@@ -71,27 +73,75 @@ def train_on_photos(
         workers: processes that prepare pairs.
         say: takes lines of progress.
     """
+    check_output(output)
+    for inside in (output, work):
+        if inside.resolve().is_relative_to(photos.resolve()):
+            raise InputError(f"{inside}: lies among the photographs; write outside of {photos}")
     recipe = _recipe(photos, minutes, init)
     begun = time.monotonic()
     shared = StageConfig(
         stage="local", steps=1_000_000, photos=str(photos), held_out=recipe.held_out, pairs=recipe.pairs
     )
+    has_local = recipe.spec is None or recipe.spec.base == "local"
+    base = str(work / "local-model") if has_local else "rootsift"
+    local, context = _local(recipe, shared), _context(recipe, shared, base)
+    budget = _planned(work, recipe, minutes)
     build_pair_sets(shared, cache, workers, say)
-    left = max(minutes / 4, minutes - (time.monotonic() - begun) / 60)
+    if budget is None:
+        left = max(minutes / 4, minutes - (time.monotonic() - begun) / 60)
+        budget = _plan(work, recipe, minutes, left, has_local)
     checkpoints: list[Path] = []
-    base = "rootsift"
-    if recipe.spec is None or recipe.spec.base == "local":
-        config = replace(_local(recipe, shared), minutes=LOCAL_SHARE * left)
+    if has_local:
+        config = replace(local, minutes=budget["local"])
         checkpoints.append(train(config, work / "local", cache, workers, say))
-        base = str(work / "local-model")
-        _export(checkpoints, Path(base), photos, {}, None)
-        left -= LOCAL_SHARE * left
-    config = replace(_context(recipe, shared, base), minutes=left)
+        _export(checkpoints, Path(base), photos, {})
+    config = replace(context, minutes=budget["context"])
     checkpoints.append(train(config, work / "context", cache, workers, say))
-    photographs_held_out = photographs(photos, recipe.held_out)[1]
-    written = _export(checkpoints, output, photos, _training(recipe, minutes), photographs_held_out)
+    written = _export(checkpoints, output, photos, _training(recipe, minutes))
+    try:
+        ratio = choose_ratio(photographs(photos, recipe.held_out)[1], output)
+        written = replace(written, ratio=ratio)
+        modelfile.write_spec(output, written)
+    except InputError as error:
+        say(f"the ratio threshold stays at {written.ratio}: {error}")
     _conclude(work, output, written, say)
     return written
+
+
+def _settings(recipe: Recipe, minutes: float) -> dict[str, object]:
+    """What a run depends on that goes on from an earlier one."""
+    return {
+        "photos": sorted(find_images([recipe.photos])),
+        "init": NOTHING if recipe.start is None else str(recipe.start.resolve()),
+        "minutes": minutes,
+    }
+
+
+def _planned(work: Path, recipe: Recipe, minutes: float) -> dict[str, float] | None:
+    """The minutes of each stage that an interrupted run settled, so that what it finished is finished."""
+    path = work / PLAN
+    if not path.exists():
+        return None
+    try:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        settings, budget = plan["settings"], {name: float(m) for name, m in plan["budget"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{path}: damaged; delete the folder {work} and start again") from None
+    for name, value in _settings(recipe, minutes).items():
+        if settings.get(name) != value:
+            what = name if name == "photos" else f"{name} {settings.get(name)}"
+            raise InputError(f"{work}: of a run with other settings ({what}): give those, or delete it")
+    return budget
+
+
+def _plan(work: Path, recipe: Recipe, minutes: float, left: float, has_local: bool) -> dict[str, float]:
+    local = LOCAL_SHARE * left if has_local else 0.0
+    budget = {"local": local, "context": left - local}
+    work.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"settings": _settings(recipe, minutes), "budget": budget}, indent=2)
+    with replacing(work / PLAN) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    return budget
 
 
 def _recipe(photos: Path, minutes: float, init: str | None) -> Recipe:
@@ -181,20 +231,10 @@ def _training(recipe: Recipe, minutes: float) -> dict[str, object]:
     }
 
 
-def _export(
-    checkpoints: list[Path],
-    output: Path,
-    photos: Path,
-    training: dict[str, object],
-    ratio_photos: list[Path] | None,
-) -> ModelSpec:
+def _export(checkpoints: list[Path], output: Path, photos: Path, training: dict[str, object]) -> ModelSpec:
     model = assemble(checkpoints, output.resolve().name, training=training)
     picture = read(next(iter(find_images([photos]).values())))
-    written = export_model(model.parts, model.spec, output, picture, model.carried)
-    if ratio_photos is not None:
-        written = replace(written, ratio=choose_ratio(ratio_photos, output))
-        modelfile.write_spec(output, written)
-    return written
+    return export_model(model.parts, model.spec, output, picture, model.carried)
 
 
 def _conclude(work: Path, output: Path, spec: ModelSpec, say: Say) -> None:
@@ -204,7 +244,10 @@ def _conclude(work: Path, output: Path, spec: ModelSpec, say: Say) -> None:
             recalls = [
                 line["held_out_recall"] for line in read_log(work / stage / LOG) if "held_out_recall" in line
             ]
-            name = next(n for n in ("both", "geometric", "visual", "raw") if n in recalls[0])
+            name = next((n for n in ("both", "geometric", "visual", "raw") if n in recalls[0]), None)
+            if name is None:
+                say(f"{stage}: recall is unknown: the held-out photographs have too few keypoints")
+                continue
             before, after = recalls[0][name], recalls[-1][name]
             say(f"{stage}: recall on held-out photographs {before} % before, {after} % after")
             if after < before:

@@ -62,6 +62,9 @@ def _landmarks(config: StageConfig, parts: Parts) -> LandmarkTask:
 
 def _pair_stage(config: StageConfig, cache: Cache, workers: int, say: Say) -> PairStage:
     train, held_out = build_pair_sets(config, cache, workers, say)
+    fewest = min(pairs.keypoints.shape[2] for pairs in train)
+    if config.keypoints > fewest:
+        raise InputError(f"keypoints is {config.keypoints}, and there are pairs of {fewest}: lower it")
     base = build_base(config.base) if config.stage == "context" and config.base is not None else None
     cached = config.has_visual and config.stage != "joint"
     regional = build_grids(config.regional) if cached else None
@@ -124,7 +127,8 @@ def build_pair_sets(
         raise InputError(
             "no training pair has enough corresponding keypoints: lower min_corresponding, or add photographs"
         )
-    return train, {suffix: pairs for suffix, pairs in held_out.items() if len(pairs)}
+    filled = [pairs for pairs in train if len(pairs)]
+    return filled, {suffix: pairs for suffix, pairs in held_out.items() if len(pairs)}
 
 
 def _told(what: str, say: Say) -> Progress:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 DONE = "done"  # file of a finished folder; its time is that of the last use
 GIGABYTE = 1e9
+_NAME = re.compile(r"[a-z]+-[0-9a-f]{16}")  # of an entry: all else in the folder is not ours to delete
 
 
 class Cache:
@@ -42,50 +44,65 @@ class Cache:
 
     def make_room(self, entry: Path, size: float) -> None:
         """Create the folder `entry` for `size` bytes; delete others, least recently used first."""
-        entry.mkdir(parents=True, exist_ok=True)
-        if self.limit is None:
-            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.limit is not None:
+            self._delete_for(entry, size, self.limit)
+        entry.mkdir(exist_ok=True)
+
+    def _delete_for(self, entry: Path, size: float, limit: float) -> None:
         others = {path: _size(path) for path in self._entries() if path != entry}
+        needed = size + sum(others[path] for path in others.keys() & self._used)
+        if needed > limit:  # whatever is deleted
+            raise InputError(
+                f"{self.folder}: this training prepares {needed / GIGABYTE:.3g} GB, and the cache may hold "
+                f"{limit / GIGABYTE:.3g}: raise the limit, or prepare fewer pairs or keypoints"
+            )
         total = size + sum(others.values())
         for path in sorted(others.keys() - self._used, key=_last_use):
-            if total <= self.limit:
+            if total <= limit:
                 return
             shutil.rmtree(path)
             total -= others[path]
-        if total > self.limit:
-            raise InputError(
-                f"{self.folder}: this training prepares {total / GIGABYTE:.1f} GB, and the cache may hold "
-                f"{self.limit / GIGABYTE:.1f}: raise the limit, or prepare fewer pairs or keypoints"
-            )
 
     def _entries(self) -> list[Path]:
-        return [path for path in self.folder.iterdir() if path.is_dir() and "-" in path.name]
+        return [path for path in self.folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
 
 
 def open_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
     """A file array to write into: the one of an interrupted run, or a new one of zeros."""
     if not path.exists():
         return np.lib.format.open_memmap(path, "w+", dtype, shape)
-    array = load_array(path, "r+")
-    if array.shape != shape or array.dtype != np.dtype(dtype):
-        raise damaged(path, f"{array.dtype} {array.shape} where {np.dtype(dtype)} {shape} belongs")
-    return array
+    load_array(path, shape, dtype)  # opened to write, a file that was cut off is filled up with zeros
+    return np.lib.format.open_memmap(path, "r+")
 
 
-def load_array(path: Path, mode: Any = "r") -> np.memmap[Any, Any]:
-    """A file array, mapped; one clear line if it is missing, cut off or no array."""
+def load_array(
+    path: Path, shape: tuple[int | None, ...] | None = None, dtype: Any = None
+) -> np.memmap[Any, Any]:
+    """A file array, mapped; one clear line if it is missing, cut off, or not of `shape` and `dtype`.
+
+    None in `shape` stands for any length.
+    """
     try:
-        array = np.load(path, mmap_mode=mode, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise damaged(path, str(error)) from None
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # NumPy raises many types, down to those of Python's tokenizer
+        raise damaged(path, " ".join(str(error).split())) from None
     if not isinstance(array, np.memmap):
         raise damaged(path, "not one array")
+    fits = shape is None or (
+        array.ndim == len(shape)
+        and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+        and array.dtype == np.dtype(dtype)
+    )
+    if not fits:
+        wanted = f"({', '.join('any' if n is None else str(n) for n in shape or ())})"
+        raise damaged(path, f"{array.dtype} {array.shape} where {np.dtype(dtype)} {wanted} belongs")
     return array
 
 
-def load_small(path: Path) -> NDArray[Any]:
+def load_small(path: Path, shape: tuple[int | None, ...], dtype: Any) -> NDArray[Any]:
     """A file array, in memory."""
-    return np.array(load_array(path))
+    return np.array(load_array(path, shape, dtype))
 
 
 def damaged(path: Path, reason: str) -> InputError:

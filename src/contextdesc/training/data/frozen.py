@@ -43,8 +43,8 @@ class Grids:
     """Regional grids of the views of a pair set, half precision, one after the other in a file."""
 
     def __init__(self, folder: Path) -> None:
-        self.values = load_array(folder / "grids.npy")
-        self.shapes = load_small(folder / "shapes.npy")  # (V, 3): C, h, w
+        self.values = load_array(folder / "grids.npy", (None,), HALF)
+        self.shapes = load_small(folder / "shapes.npy", (None, 3), np.int64)  # C, h, w of each view
         self.starts = np.concatenate([[0], np.cumsum(self.shapes.prod(1))])
         if self.starts[-1] != len(self.values):
             raise damaged(folder / "grids.npy", "not as long as its shapes say")
@@ -125,10 +125,9 @@ def _raw(
     folder = cache.entry("raw", [pairs.folder.name, base.key])
     if not (folder / DONE).exists():
         _compute_raw(folder, pairs, cache, base, progress)
-    raw = load_array(folder / "raw.npy")
-    if raw.shape[:3] != (len(pairs), *pairs.keypoints.shape[1:3]):
-        raise damaged(folder / "raw.npy", f"its shape is {raw.shape}")
-    return raw, load_array(folder / "score.npy") if base.has_score else None
+    shape = (len(pairs), *pairs.keypoints.shape[1:3])
+    raw = load_array(folder / "raw.npy", (*shape, None), HALF)
+    return raw, load_array(folder / "score.npy", shape, np.float32) if base.has_score else None
 
 
 def _compute_raw(folder: Path, pairs: PairSet, cache: Cache, base: Base, progress: Progress) -> None:
@@ -172,7 +171,8 @@ def _compute_grids(
     folder: Path, pairs: PairSet, cache: Cache, regional: Regional, progress: Progress
 ) -> None:
     sizes = np.zeros((len(pairs.views), 2))
-    sizes[pairs.view] = pairs.size
+    # A pair that could not be made has no sizes, and may show views of others that could.
+    sizes[pairs.view[pairs.usable]] = pairs.size[pairs.usable]
     used = np.zeros(len(pairs.views), np.bool_)
     used[pairs.view[pairs.usable]] = True
     shapes = np.zeros((len(pairs.views), 3), np.int64)

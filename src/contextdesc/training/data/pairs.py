@@ -98,17 +98,19 @@ class PairSet:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.patches = load_array(folder / "patches.npy")  # (P, 2, K, 32, 32)
-        self.keypoints = load_array(folder / "keypoints.npy")  # (P, 2, K, 4)
-        self.likeness = load_array(folder / "likeness.npy")  # (P, K)
-        self.size = load_small(folder / "size.npy")  # (P, 2, 2)
-        self.count = load_small(folder / "count.npy")  # (P,)
-        self.view = load_small(folder / "view.npy")  # (P, 2), rows of `views`
+        self.patches = load_array(folder / "patches.npy", (None, 2, None, PATCH, PATCH), np.uint8)
+        pairs, _, keypoints = self.patches.shape[:3]
+        self.keypoints = load_array(folder / "keypoints.npy", (pairs, 2, keypoints, 4), np.float32)
+        self.likeness = load_array(folder / "likeness.npy", (pairs, keypoints), np.float32)
+        self.size = load_small(folder / "size.npy", (pairs, 2, 2), np.float32)
+        self.count = load_small(folder / "count.npy", (pairs,), np.int32)
+        self.view = load_small(folder / "view.npy", (pairs, 2), np.int32)  # rows of `views`
         self.usable = np.flatnonzero(self.count > 0)
         try:
-            self.views = [folder / line for line in (folder / "views.txt").read_text("utf-8").splitlines()]
-        except OSError as error:
-            raise damaged(folder / "views.txt", str(error.strerror)) from None
+            lines = (folder / "views.txt").read_text("utf-8").split("\n")[:-1]
+        except (OSError, UnicodeDecodeError) as error:
+            raise damaged(folder / "views.txt", str(error)) from None
+        self.views = [folder / line for line in lines]
         if self.view.max(initial=-1) >= len(self.views):
             raise damaged(folder / "views.txt", "too few lines")
 
