@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Repeats the training of the packaged models, from raw data to packaged files:
+#   scripts/train_models.sh DATA RUNS
+# DATA has photos/ (single photographs) and scenes/ (as `contextdesc dataset build` makes them); RUNS takes
+# checkpoints, logs and the cache (about 20 GB). Interrupted anywhere and started again, it goes on.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+data=$(realpath "$1") runs=$(realpath -m "$2")
+export MALLOC_MMAP_THRESHOLD_=4294967296 MALLOC_TRIM_THRESHOLD_=17179869184
+
+train() { # CONFIG NAME OPTIONS...
+    local config=$1 name=$2
+    shift 2
+    contextdesc train "configs/$config" --photos "$data/photos" -o "$runs/$name" --cache "$runs/cache" "$@"
+}
+checkpoint() { echo "$runs/$1/checkpoint.safetensors"; }
+scenes=(--scenes "$data/scenes")
+
+train regional/1-landmarks.toml regional "${scenes[@]}"
+
+train sift-context/1-context.toml sift-context "${scenes[@]}" --regional "$(checkpoint regional)"
+contextdesc export "$(checkpoint sift-context)" --ratio-photos "$data/photos" \
+    --card configs/sift-context/card.json -o src/contextdesc/weights/sift-context
+
+train contextdesc/1-local.toml 1-local
+train contextdesc/2-local.toml 2-local "${scenes[@]}" --init "$(checkpoint 1-local)"
+contextdesc export "$(checkpoint 2-local)" -o "$runs/local-model"
+train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-model" \
+    --regional "$(checkpoint regional)"
+contextdesc export "$(checkpoint 2-local)" "$(checkpoint 3-context)" --ratio-photos "$data/photos" \
+    --card configs/contextdesc/card.json -o src/contextdesc/weights/contextdesc
