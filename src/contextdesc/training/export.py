@@ -86,11 +86,9 @@ def export_model(
 
 def check_output(folder: Path) -> None:
     """Refuse a folder that holds something else than a model: it would be deleted."""
-    if (
-        folder.exists()
-        and not (folder / "model.json").is_file()
-        and (folder.is_file() or any(folder.iterdir()))
-    ):
+    if not folder.exists() or (folder / "model.json").is_file():
+        return
+    if folder.is_file() or any(folder.iterdir()):
         raise InputError(f"{folder}: exists and is no model; write to a new folder")
 
 

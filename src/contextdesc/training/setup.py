@@ -10,7 +10,7 @@ from torch import nn
 
 from contextdesc.errors import InputError
 from contextdesc.image import find_images
-from contextdesc.training.bases import build_base
+from contextdesc.training.bases import LocalBase, build_base
 from contextdesc.training.config import StageConfig
 from contextdesc.training.data.cache import Cache
 from contextdesc.training.data.frozen import Examples, Mixture, freeze
@@ -18,6 +18,7 @@ from contextdesc.training.data.pairs import PairSet, Progress, build_homography_
 from contextdesc.training.data.scene_pairs import build_scene_pairs, find_scenes
 from contextdesc.training.grids import build_grids, load_regional
 from contextdesc.training.landmarks import LandmarkData, LandmarkTask
+from contextdesc.training.networks import DESCRIPTOR
 from contextdesc.training.parts import Parts, build_parts, load_parts
 from contextdesc.training.stages import PairStage, RegionalStage
 
@@ -66,6 +67,8 @@ def _pair_stage(config: StageConfig, cache: Cache, workers: int, say: Say) -> Pa
     if config.keypoints > fewest:
         raise InputError(f"keypoints is {config.keypoints}, and there are pairs of {fewest}: lower it")
     base = build_base(config.base) if config.stage == "context" and config.base is not None else None
+    if isinstance(base, LocalBase) and base.spec.raw_size != DESCRIPTOR:
+        raise InputError(f"{config.base}: raw descriptors of {base.spec.raw_size} values, not {DESCRIPTOR}")
     cached = config.has_visual and config.stage != "joint"
     regional = build_grids(config.regional) if cached else None
 

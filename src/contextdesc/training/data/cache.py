@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DONE = "done"  # file of a finished folder; its time is that of the last use
+FINISHED = "finished.npy"  # (jobs,) uint8: which parts of an unfinished folder are done
 GIGABYTE = 1e9
 _NAME = re.compile(r"[a-z]+-[0-9a-f]{16}")  # of an entry: all else in the folder is not ours to delete
 
@@ -69,8 +70,13 @@ class Cache:
 
 
 def open_array(path: Path, shape: tuple[int, ...], dtype: Any) -> np.memmap[Any, Any]:
-    """A file array to write into: the one of an interrupted run, or a new one of zeros."""
+    """A file array to write into: the one of an interrupted run, or a new one of zeros.
+
+    Of the arrays of a folder, `finished.npy` comes last.
+    """
     if not path.exists():
+        if path.with_name(FINISHED).exists():
+            raise damaged(path, "missing")
         return np.lib.format.open_memmap(path, "w+", dtype, shape)
     load_array(path, shape, dtype)  # opened to write, a file that was cut off is filled up with zeros
     return np.lib.format.open_memmap(path, "r+")

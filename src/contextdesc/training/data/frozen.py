@@ -15,7 +15,7 @@ import numpy as np
 
 from contextdesc.image import read
 from contextdesc.keypoints import Keypoints
-from contextdesc.training.data.cache import DONE, Cache, damaged, load_array, load_small, open_array
+from contextdesc.training.data.cache import DONE, FINISHED, Cache, damaged, load_array, load_small, open_array
 from contextdesc.training.data.pairs import Pair, PairSet, Progress, no_progress
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _compute_raw(folder: Path, pairs: PairSet, cache: Cache, base: Base, progres
     cache.make_room(folder, float(np.prod(shape)) * (2 * width + 4))
     raw = open_array(folder / "raw.npy", (*shape, width), HALF)
     score = open_array(folder / "score.npy", shape, np.float32)
-    finished = open_array(folder / "finished.npy", shape[:1], np.uint8)
+    finished = open_array(folder / FINISHED, shape[:1], np.uint8)
     for index in np.flatnonzero(finished == 0).tolist():
         for side in (0, 1):
             described, scores = _described(pairs, index, side, base)
@@ -182,7 +182,7 @@ def _compute_grids(
     cache.make_room(folder, 2.0 * starts[-1])
     np.save(folder / "shapes.npy", shapes)
     values = open_array(folder / "grids.npy", (int(starts[-1]),), HALF)
-    finished = open_array(folder / "finished.npy", (len(pairs.views),), np.uint8)
+    finished = open_array(folder / FINISHED, (len(pairs.views),), np.uint8)
     waiting = np.flatnonzero(used & (finished == 0)).tolist()
     for done, view in enumerate(waiting, int(used.sum()) - len(waiting) + 1):
         grid = regional.grid(pairs.views[view])

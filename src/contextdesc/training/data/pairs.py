@@ -22,7 +22,7 @@ from contextdesc.errors import InputError
 from contextdesc.image import read
 from contextdesc.keypoints import Keypoints
 from contextdesc.patches import PATCH, SUPPORT, sample_patches
-from contextdesc.training.data.cache import DONE, Cache, damaged, load_array, load_small, open_array
+from contextdesc.training.data.cache import DONE, FINISHED, Cache, damaged, load_array, load_small, open_array
 from contextdesc.training.data.homography import HomographyConfig, corresponding, two_views
 from contextdesc.training.data.perturbation import PerturbationConfig, perturb
 
@@ -182,7 +182,7 @@ def fill_pair_set(
         "size": open_array(folder / "size.npy", (rows, 2, 2), np.float32),
         "count": open_array(folder / "count.npy", (rows,), np.int32),
         "likeness": open_array(folder / "likeness.npy", (rows, keypoints), np.float32),
-        "finished": open_array(folder / "finished.npy", (len(jobs),), np.uint8),
+        "finished": open_array(folder / FINISHED, (len(jobs),), np.uint8),
     }
     distinct = list(dict.fromkeys(name for pair in views for name in pair))
     position = {name: row for row, name in enumerate(distinct)}

@@ -1,0 +1,76 @@
+"""What a context term adds: arithmetic by hand, and a real model on real views."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from contextdesc.benchmarks import terms
+from contextdesc.errors import InputError
+from contextdesc.image import find_images, read
+from contextdesc.keypoints import Keypoints
+from contextdesc.model import load
+from contextdesc.modelfile import read_spec, write_spec
+from contextdesc.training.data.cache import Cache
+from contextdesc.training.data.pairs import PairConfig, PairSet, build_homography_pairs
+
+
+@pytest.fixture(scope="module")
+def pairs(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> PairSet:
+    photos = list(find_images([photo_folder]).values())[:3]
+    config = PairConfig(keypoints=64, min_corresponding=16, per_photo=1)
+    return build_homography_pairs(photos, Cache(tmp_path_factory.mktemp("cache")), config)
+
+
+def test_an_interval_holds_the_mean_and_shrinks_with_more_pairs() -> None:
+    assert terms.bootstrap(np.array([2.0, 2.0, 2.0])) == terms.Gain(2.0, 2.0, 2.0)
+    rng = np.random.default_rng(0)
+    few, many = (terms.bootstrap(rng.normal(1, 3, n)) for n in (30, 3000))
+    assert few.low < few.mean < few.high
+    assert many.high - many.low == pytest.approx(2 * 1.96 * 3 / np.sqrt(3000), rel=0.1)
+    with pytest.raises(InputError, match="no pairs to compare on"):
+        terms.bootstrap(np.zeros(0))
+
+
+def test_gains_compare_a_term_on_with_it_off() -> None:
+    recalls = {"none": np.array([10.0, 20]), "visual": np.array([11.0, 20]), "both": np.array([14.0, 22])}
+    found = terms.gains(recalls)
+    assert {what: gain.mean for what, gain in found.items()} == {
+        "visual - none": 0.5, "both - visual": 2.5, "both - none": 3.0,
+    }  # fmt: skip
+
+
+def test_recall_is_that_of_described_views(pairs: PairSet, small_model: Path) -> None:
+    recalls = terms.run(small_model, pairs)
+    assert list(recalls) == ["none", "visual", "geometric", "both"]
+    pair, model = pairs[0], load(small_model)
+    described = [
+        model.describe(read(pairs.views[view]), Keypoints.from_array(pair.keypoints[side])).descriptors
+        for side, view in enumerate(pairs.views_of(0))
+    ]
+    nearest = (described[0] @ described[1].T).argmax(1)[: pair.count]
+    right = [np.linalg.norm(pair.xy[1, j] - pair.xy[1, i]) <= 2.5 for i, j in enumerate(nearest)]
+    assert recalls["both"][0] == pytest.approx(100 * np.mean(right))
+    assert not np.array_equal(recalls["none"], recalls["both"])
+
+
+def test_only_what_a_model_says_it_never_saw_is_used(
+    small_model: Path, photo_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"no photos/ or scenes/ with data that small was not trained on"):
+        terms.held_out_pairs(small_model, tmp_path, Cache(tmp_path / "cache"))
+    spec, _ = read_spec(small_model)
+    told = tmp_path / "told"
+    told.mkdir()
+    for file in small_model.iterdir():
+        (told / file.name).symlink_to(file)
+    (told / "model.json").unlink()
+    write_spec(told, replace(spec, training={"held_out": 2}))
+    (tmp_path / "photos").symlink_to(photo_folder)
+    (found,) = terms.held_out_pairs(told, tmp_path, Cache(tmp_path / "cache")).values()
+    assert len(found.count) == 2 * terms.PHOTO_PAIRS.per_photo
+    settings = terms.PHOTO_PAIRS.settings(list(find_images([photo_folder]).values())[-2:])
+    assert found.folder == Cache(tmp_path / "cache").entry("homography", settings)
