@@ -14,7 +14,7 @@ from tests.training.tiny import CHANNELS
 @pytest.fixture(scope="session")
 def few_photos(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("few")
-    for number in range(4):
+    for number in (0, 1, 2, 4):
         shutil.copy(photo_folder / "a" / f"{number:02}.png", folder)
     return folder
 

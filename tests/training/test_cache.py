@@ -65,6 +65,7 @@ def test_what_this_run_uses_stays(tmp_path: Path) -> None:
     cache = Cache(tmp_path, 2.5 * MEGABYTE)
     assert cache.entry("raw", "old") == old
     assert (old / DONE).stat().st_mtime > 200  # used now
+    os.utime(old / DONE, (100, 100))  # kept for its use, not for its time
     cache.make_room(cache.entry("raw", "fresh"), MEGABYTE)
     assert old.exists()
     assert not newer.exists()

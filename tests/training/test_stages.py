@@ -221,7 +221,7 @@ def test_sampling_takes_matchable_keypoints_first_or_as_they_come(make: Make, bu
 
 
 def test_geodesc_wants_scenes(make: Make, build: Build) -> None:
-    with pytest.raises(InputError, match="loss geodesc wants the patch similarity .*: train on scenes"):
+    with pytest.raises(InputError, match=r"loss geodesc wants the patch similarity .*: train on scenes"):
         build(make("local", loss="geodesc")).loss(0)
     values = build(make("local", "scenes", loss="geodesc")).loss(0)
     assert 0 < values["n_pair"].item() < 4

@@ -66,7 +66,6 @@ def assemble(
         name=name,
         base="local",
         files={},
-        support=config.pairs.support,
         training={**(training or {}), **told},
     )
     carried: tuple[Path, ...] = ()
@@ -74,7 +73,12 @@ def assemble(
     if parts.local is not None:
         local = next(c for c in reversed(configs) if c.trains_local)
         wide = isinstance(parts.local, CentralSurround)
-        spec = replace(spec, matchability=local.local.matchability, raw_size=DESCRIPTOR * (1 + wide))
+        spec = replace(
+            spec,
+            support=local.support,
+            matchability=local.local.matchability,
+            raw_size=DESCRIPTOR * (1 + wide),
+        )
     elif context is not None and context.base is not None:
         found = build_base(base or context.base)
         spec = replace(spec, base=found.kind)

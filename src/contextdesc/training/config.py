@@ -96,8 +96,19 @@ class StageConfig:
                 )
             if self.has_geometric and self.geometric.inputs == "xy+raw":
                 raise InputError("visual strategy central-surround does not go with geometric inputs xy+raw")
+        both = self.photos is not None and self.scenes is not None
+        if both and self.pairs.support != self.scene_pairs.support:
+            raise InputError(
+                f"support is {self.pairs.support} of pairs and {self.scene_pairs.support} of scene_pairs: "
+                "a model has one"
+            )
         if self.stage == "joint" and (self.scenes is None or self.regional.network == "precomputed"):
             raise InputError("stage joint trains the regional network: it needs 'scenes' and a network")
+
+    @property
+    def support(self) -> float:
+        """Patch side over keypoint size, of the patches that are trained on."""
+        return self.scene_pairs.support if self.photos is None else self.pairs.support
 
     @property
     def trains_local(self) -> bool:

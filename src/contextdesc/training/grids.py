@@ -68,7 +68,10 @@ class FileGrids:
         return height, width
 
     def grid(self, path: Path) -> NDArray[np.float32]:
-        return np.asarray(self._find(path), np.float32)
+        grid = np.asarray(self._find(path), np.float32)
+        if not np.isfinite(grid).all():
+            raise InputError(f"{self.folder / path.stem}.npy: holds values that are not finite")
+        return grid
 
     def _find(self, path: Path) -> NDArray[Any]:
         file = self.folder / f"{path.stem}.npy"
