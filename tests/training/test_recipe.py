@@ -63,6 +63,7 @@ def right_matches(model: Path, photo: Image) -> int:
     return int((error < 3).sum())
 
 
+@pytest.mark.slow
 def test_the_packaged_model_is_fine_tuned_and_an_interrupted_run_goes_on(
     album: Path, recipe_cache: Path, photo: Image, tmp_path: Path
 ) -> None:
@@ -95,7 +96,8 @@ def test_the_packaged_model_is_fine_tuned_and_an_interrupted_run_goes_on(
     assert spec.terms == ("geometric",)
     assert spec.training["summary"].startswith("fine-tuned from preview on homographies of 7 photographs")
     assert 0.5 <= spec.ratio <= 1.0
-    assert modelfile.read_spec(output)[0] == spec
+    stored = modelfile.read_spec(output)[0]
+    assert (stored.files, stored.ratio) == (spec.files, spec.ratio)
     assert right_matches(output, photo) > 100
     assert said[-1].startswith(f"model: {output} (ratio {spec.ratio}); try: contextdesc match --model")
     # Other settings are another run.
