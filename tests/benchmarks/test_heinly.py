@@ -8,9 +8,11 @@ import pytest
 
 from contextdesc.benchmarks import heinly
 from contextdesc.benchmarks.methods import build_method
+from contextdesc.detection import Detector, detect
 from contextdesc.errors import InputError
 from contextdesc.image import Image
 from contextdesc.keypoints import Keypoints
+from contextdesc.model import load
 
 
 def test_recall_by_hand() -> None:
@@ -59,6 +61,15 @@ def test_layouts_that_are_not_complete(scene: Path, tmp_path: Path) -> None:
         heinly.find_scenes(scene)
     with pytest.raises(InputError, match="after the colon one of"):
         build_method("preview:most")
+
+
+@pytest.mark.parametrize("context", ["none", "visual", "geometric", "both"])
+def test_a_model_s_method_is_its_own_description(context: str, small_model: Path, photo: Image) -> None:
+    keypoints = detect(photo.gray, Detector(100))
+    build_method(f"{small_model}:visual")(photo, keypoints, True)  # leaves what contexts share behind
+    got = build_method(f"{small_model}:{context}")(photo, keypoints, True)
+    expected = load(small_model, context=context).describe(photo, keypoints).descriptors  # type: ignore[arg-type]
+    np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.slow
