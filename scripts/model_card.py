@@ -80,8 +80,9 @@ def _heinly(name: str) -> list[str]:
     columns = list(next(iter(recall.values())))
     rows = [(method, *(f"{row[column]:.1f}" for column in columns)) for method, row in recall.items()]
     return [
-        "Recall on the Oxford affine scenes (2048 random SIFT keypoints at contrast 0.04 without precise upscaling, "
-        "one-way nearest neighbour, 2.5 pixels, mean of seeds 0 to 4), reported once, never used for a choice:",
+        "Recall on the Oxford affine scenes (2048 random SIFT keypoints at contrast 0.04 without precise "
+        "upscaling, one-way nearest neighbour, 2.5 pixels, mean of seeds 0 to 4), reported once, never "
+        "used for a choice:",
         _table(["recall", *columns], rows),
         f"Numbers: [{file.name}](../results/{file.name}), by\n\n```sh\ncontextdesc benchmark heinly --data "
         f"oxford-affine --methods {','.join(recall)}\n```",
@@ -94,7 +95,9 @@ def _terms(name: str) -> list[str]:
     rows: list[tuple[str, ...]] = []
     for kind, numbers in sets.items():
         where = f"{numbers['pairs']} pairs of {kind}"
-        rows += [(where, f"recall, {context}", f"{value:.2f}", "") for context, value in numbers["recall"].items()]
+        rows += [
+            (where, f"recall, {terms}", f"{value:.2f}", "") for terms, value in numbers["recall"].items()
+        ]
         rows += [
             (where, what, f"{gain['mean']:+.2f}", f"{gain['low']:+.2f} to {gain['high']:+.2f}")
             for what, gain in numbers["gain"].items()
@@ -103,8 +106,8 @@ def _terms(name: str) -> list[str]:
         "What each context term adds on held-out photographs and scenes, with the 95 % interval of a paired "
         "bootstrap over image pairs:",
         _table(["pairs", "what", "mean", "95 % interval"], rows),
-        f"Numbers: [{file.name}](../results/{file.name}), by `contextdesc benchmark terms --data DIR --methods "
-        f"{name}`, where DIR has `photos/` and `scenes/`.",
+        f"Numbers: [{file.name}](../results/{file.name}), by `contextdesc benchmark terms --data DIR "
+        f"--methods {name}`, where DIR has `photos/` and `scenes/`.",
     ]
 
 

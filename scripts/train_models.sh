@@ -27,5 +27,5 @@ train contextdesc/2-local.toml 2-local "${scenes[@]}" --init "$(checkpoint 1-loc
 contextdesc export "$(checkpoint 2-local)" -o "$runs/local-model"
 train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-model" \
     --regional "$(checkpoint regional)"
-contextdesc export "$(checkpoint 2-local)" "$(checkpoint 3-context)" --ratio-photos "$data/photos" \
+contextdesc export "$(checkpoint 3-context)" --base "$runs/local-model" --ratio-photos "$data/photos" \
     --card configs/contextdesc/card.json -o src/contextdesc/weights/contextdesc

@@ -56,6 +56,6 @@ def test_without_torch_everything_but_training_works(tmp_path: Path) -> None:
     assert out.returncode == 0, out.stderr
     assert int(out.stdout) > 100
     assert (tmp_path / "matches.png").stat().st_size > 100_000
-    out = run("-m", "contextdesc", "train", str(ROOT / "configs" / "preview" / "1-local.toml"), "-o", "x")
+    out = run("-m", "contextdesc", "train", str(ROOT / "configs" / "contextdesc" / "1-local.toml"), "-o", "x")
     assert out.returncode == 2
     assert "pip install 'contextdesc[train]'" in out.stderr

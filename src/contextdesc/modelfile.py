@@ -13,7 +13,7 @@ from contextdesc.errors import InputError
 
 FORMAT = 1
 PACKAGED = Path(__file__).parent / "weights"
-DEFAULT = "preview"
+DEFAULT = "contextdesc"
 
 LOCAL, MATCHABILITY = "local.onnx", "matchability.onnx"
 GEOMETRIC, VISUAL, REGIONAL = "geometric.onnx", "visual.onnx", "regional.onnx"

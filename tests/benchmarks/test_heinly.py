@@ -60,7 +60,7 @@ def test_layouts_that_are_not_complete(scene: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no scenes in the Oxford affine layout"):
         heinly.find_scenes(scene)
     with pytest.raises(InputError, match="after the colon one of"):
-        build_method("preview:most")
+        build_method("contextdesc:most")
 
 
 @pytest.mark.parametrize("context", ["none", "visual", "geometric", "both"])
@@ -76,7 +76,7 @@ def test_a_model_s_method_is_its_own_description(context: str, small_model: Path
 @pytest.mark.data
 def test_rootsift_and_the_packaged_model_on_oxford_affine(data: Path) -> None:
     """One of the five seeds of the committed numbers; the model is at most 3 points below RootSIFT."""
-    methods = {name: build_method(name) for name in ("rootsift", "preview")}
+    methods = {name: build_method(name) for name in ("rootsift", "contextdesc")}
     table = heinly.run(data / "eval" / "oxford-affine", methods, [0])
     assert table["rootsift"]["mean"] == pytest.approx(46.2, abs=0.3)
-    assert table["preview"]["mean"] > table["rootsift"]["mean"] - 3
+    assert table["contextdesc"]["mean"] > table["rootsift"]["mean"] - 3

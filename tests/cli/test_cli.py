@@ -10,7 +10,7 @@ from pathlib import Path
 import PIL.Image
 import pytest
 
-INLIERS_AT_RELEASE = 889  # of the sample pair, packaged model with default options
+INLIERS_AT_RELEASE = 911  # of the sample pair, packaged model with default options
 HEAVY = ("cv2", "numpy", "onnxruntime", "torch", "h5py", "PIL")
 
 
@@ -140,12 +140,12 @@ def test_unwritable_output(rootsift_model: Path, photo_folder: Path, tmp_path: P
 
 def test_models_and_doctor() -> None:
     models = json.loads(run("models", "--json").stdout)
-    assert [m["name"] for m in models if m["default"]] == ["preview"]
-    assert "preview (default)" in run("models").stdout
+    assert [m["name"] for m in models if m["default"]] == ["contextdesc"]
+    assert "contextdesc (default)" in run("models").stdout
     out = run("doctor")
     assert out.returncode == 0, out.stdout
-    assert "model preview: works" in out.stdout
+    assert "model contextdesc: works" in out.stdout
     report = json.loads(run("doctor", "--json").stdout)
     assert report["problems"] == []
-    right, total = (int(word) for word in report["models"]["preview"].split() if word.isdigit())
+    right, total = (int(word) for word in report["models"]["contextdesc"].split() if word.isdigit())
     assert right > 0.8 * total > 20

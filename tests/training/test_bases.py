@@ -56,10 +56,10 @@ def test_rootsift_reads_the_view(photo: Image, keypoints: Keypoints) -> None:
 
 @pytest.mark.parametrize("given", ["name", "folder"])
 def test_a_model_describes_patches(given: str, small_model: Path, photo: Image, keypoints: Keypoints) -> None:
-    base = build_base("preview" if given == "name" else str(small_model))
+    base = build_base("contextdesc" if given == "name" else str(small_model))
     assert isinstance(base, LocalBase)
     assert (base.kind, base.has_score) == ("local", True)
-    assert base.folder == (resolve("preview") if given == "name" else small_model)
+    assert base.folder == (resolve("contextdesc") if given == "name" else small_model)
     patches = sample_patches(photo.gray, keypoints)
 
     def unread() -> Image:
@@ -73,8 +73,8 @@ def test_a_model_describes_patches(given: str, small_model: Path, photo: Image, 
 
 
 def test_models_have_keys_of_their_own(small_model: Path) -> None:
-    assert build_base("preview").key == build_base("preview").key
-    assert len({build_base(base).key for base in ("preview", str(small_model), "rootsift")}) == 3
+    assert build_base("contextdesc").key == build_base("contextdesc").key
+    assert len({build_base(base).key for base in ("contextdesc", str(small_model), "rootsift")}) == 3
 
 
 def test_a_function_of_the_current_folder(here: Path, photo: Image, keypoints: Keypoints) -> None:
@@ -173,4 +173,5 @@ def test_models_that_are_no_base_are_named(tmp_path: Path) -> None:
     assert refused(str(tmp_path / "empty")) == (
         f"{tmp_path / 'empty'}: no model.json in it, so it is not a model"
     )
-    assert refused("no-such-model") == "no-such-model: neither a packaged model (preview) nor a folder"
+    packaged = "contextdesc, sift-context"
+    assert refused("no-such-model") == f"no-such-model: neither a packaged model ({packaged}) nor a folder"

@@ -345,8 +345,8 @@ def test_the_local_network_of_a_base_is_carried_over(small_model: Path, photo: I
     assert spec.files[modelfile.LOCAL] == modelfile.sha256(tmp_path / "m" / modelfile.LOCAL) == own
     model, base = (load(folder, detector=Detector(50)) for folder in (tmp_path / "m", small_model))
     np.testing.assert_array_equal(model.extract(photo).matchability, base.extract(photo).matchability)
-    assert assemble([path], "other", base="preview").carried == (
-        modelfile.PACKAGED / "preview" / "local.onnx",
+    assert assemble([path], "other", base="contextdesc").carried == (
+        modelfile.PACKAGED / "contextdesc" / "local.onnx",
     )
 
 

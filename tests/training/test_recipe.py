@@ -94,7 +94,7 @@ def test_the_packaged_model_is_fine_tuned_and_an_interrupted_run_goes_on(
         assert after > 40
     assert spec.base == "local"
     assert spec.terms == ("geometric",)
-    assert spec.training["summary"].startswith("fine-tuned from preview on homographies of 7 photographs")
+    assert spec.training["summary"].startswith("fine-tuned from contextdesc on homographies of 7 photographs")
     assert 0.5 <= spec.ratio <= 1.0
     stored = modelfile.read_spec(output)[0]
     assert (stored.files, stored.ratio) == (spec.files, spec.ratio)
@@ -103,7 +103,7 @@ def test_the_packaged_model_is_fine_tuned_and_an_interrupted_run_goes_on(
     # Other settings are another run.
     with pytest.raises(InputError, match=r"model.work: of a run with other settings \(minutes 0.1\)"):
         train_on_photos(album, output, work, Cache(recipe_cache), 0.2, say=said.append)
-    with pytest.raises(InputError, match=r"other settings \(init .*preview\): give those, or delete it"):
+    with pytest.raises(InputError, match=r"other settings \(init .*contextdesc\): give those, or delete it"):
         train_on_photos(album, output, work, Cache(recipe_cache), 0.1, "nothing", say=said.append)
 
 
@@ -175,7 +175,7 @@ def test_folders_that_are_no_training_data(
 def test_a_model_without_context_is_refused_before_the_training(
     fails: Fails, album: Path, tmp_path: Path
 ) -> None:
-    packaged = modelfile.resolve("preview")
+    packaged = modelfile.resolve("contextdesc")
     shutil.copytree(packaged, tmp_path / "plain")
     spec = modelfile.read_spec(packaged)[0]
     only = {name: checksum for name, checksum in spec.files.items() if name == modelfile.LOCAL}

@@ -1,7 +1,7 @@
 """Methods to compare: a name in, a function from image and keypoints to descriptors out.
 
 `sift`, `rootsift`, a packaged model or a model folder, each model also with `:TERMS`, such as
-`preview:none` for its raw descriptor.
+`contextdesc:none` for its raw descriptor.
 """
 
 from __future__ import annotations

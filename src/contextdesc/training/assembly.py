@@ -58,6 +58,8 @@ def assemble(
                 setattr(parts, part, getattr(own, part))
         configs.append(config)
     config = configs[-1]
+    if config.stage == "context":
+        parts.local = None  # context belongs to the very network that it was trained on
     told = {
         "held_out": max((c.held_out for c in configs if c.photos is not None), default=0),
         "held_out_scenes": sorted({name for c in configs for name in c.held_out_scenes}),

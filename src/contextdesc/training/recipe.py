@@ -97,7 +97,7 @@ def train_on_photos(
         _export(checkpoints, Path(base), photos, {})
     config = replace(context, minutes=budget["context"])
     checkpoints.append(train(config, work / "context", cache, workers, say))
-    written = _export(checkpoints, output, photos, _training(recipe, minutes))
+    written = _export(checkpoints[-1:], output, photos, _training(recipe, minutes))
     try:
         ratio = choose_ratio(photographs(photos, recipe.held_out)[1], output)
         written = replace(written, ratio=ratio)
