@@ -27,8 +27,8 @@ CONFIDENCE = 0.9999
 ITERATIONS = 10_000
 _MINIMUM = {"homography": 4, "fundamental": 8, "essential": 6}  # matches to try at all
 
-# Inliers that the verdict asks for, set by hand: 276 pairs of unrelated photographs, matched with `contextdesc`,
-# had at most 14.
+# Inliers that the verdict asks for, set by hand: 276 pairs of unrelated photographs, matched with
+# `contextdesc`, had at most 14.
 SAME_SCENE, DIFFERENT_SCENE = 25, 15
 
 
