@@ -93,7 +93,7 @@ def test_the_packaged_model_is_fine_tuned_and_an_interrupted_run_goes_on(
         assert before > 40  # percent: it starts from the packaged model
         assert after > 40
     assert spec.base == "local"
-    assert spec.terms == ("geometric",)
+    assert spec.terms == ("visual", "geometric")
     assert spec.training["summary"].startswith("fine-tuned from contextdesc on homographies of 7 photographs")
     assert 0.5 <= spec.ratio <= 1.0
     stored = modelfile.read_spec(output)[0]
