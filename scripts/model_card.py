@@ -23,7 +23,7 @@ def main(name: str) -> None:
     folder = modelfile.resolve(name)
     spec, checksum = modelfile.read_spec(folder)
     card = json.loads((ROOT / "configs" / name / "card.json").read_text(encoding="utf-8"))
-    data = json.loads((ROOT / "configs" / "data.json").read_text(encoding="utf-8"))
+    data = json.loads((ROOT / "configs" / "data.json").read_text(encoding="utf-8"))["data"]
     size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
     facts = [
         ("base", "local network on 32x32 patches" if spec.base == "local" else "RootSIFT"),

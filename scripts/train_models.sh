@@ -20,7 +20,7 @@ train regional/1-landmarks.toml regional "${scenes[@]}"
 
 train sift-context/1-context.toml sift-context "${scenes[@]}" --regional "$(checkpoint regional)"
 contextdesc export "$(checkpoint sift-context)" --ratio-photos "$data/photos" \
-    --card configs/sift-context/card.json -o src/contextdesc/weights/sift-context
+    --card configs/data.json --card configs/sift-context/card.json -o src/contextdesc/weights/sift-context
 
 train contextdesc/1-local.toml 1-local
 train contextdesc/2-local.toml 2-local "${scenes[@]}" --init "$(checkpoint 1-local)"
@@ -28,4 +28,4 @@ contextdesc export "$(checkpoint 2-local)" -o "$runs/local-model"
 train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-model" \
     --regional "$(checkpoint regional)"
 contextdesc export "$(checkpoint 3-context)" --base "$runs/local-model" --ratio-photos "$data/photos" \
-    --card configs/contextdesc/card.json -o src/contextdesc/weights/contextdesc
+    --card configs/data.json --card configs/contextdesc/card.json -o src/contextdesc/weights/contextdesc

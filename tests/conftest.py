@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,10 @@ from contextdesc.image import Image
 from contextdesc.modelfile import ModelSpec
 
 CI = os.environ.get("CI") == "true"
+
+# Where the tests run in the background of a shell, SIGINT is ignored, and so it would be in the processes
+# that they start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

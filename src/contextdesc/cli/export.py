@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -34,7 +34,7 @@ def command(
     ] = None,
     held_out: Annotated[int, typer.Option(help="How many, as in training.", min=1)] = 30,
     card: Annotated[
-        Path | None, typer.Option(help="JSON file with what model.json says of the training.")
+        list[Path] | None, typer.Option(help="JSON files with what model.json says of the training.")
     ] = None,
 ) -> None:
     """Write a model that `contextdesc match --model DIR` uses, after checking that it agrees."""
@@ -52,9 +52,11 @@ def command(
 
     check_output(output)
     try:
-        training = json.loads(card.read_text(encoding="utf-8")) if card is not None else {}
-    except (OSError, ValueError) as error:
-        raise InputError(f"{card}: not a readable JSON file ({error})") from None
+        training: dict[str, Any] = {}
+        for path in card or []:
+            training |= json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path}: not a readable JSON file ({error})") from None
     model = assemble(checkpoints, name or output.resolve().name, base, training)
     spec = model.spec if ratio is None else replace(model.spec, ratio=ratio)
     picture = read(image or _any_photograph(model.config))
