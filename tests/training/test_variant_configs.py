@@ -147,8 +147,9 @@ def test_the_rows_cover_the_config() -> None:
 
 
 @pytest.mark.parametrize("loss", get_args(LossName))
-def test_a_row_of_table_2_trains(
+def test_a_row_of_table_2_becomes_a_model(
     loss: str,
+    photo: Image,
     made: Scene,  # noqa: F811
     grids: Path,
     cache_folder: Path,
@@ -164,3 +165,6 @@ def test_a_row_of_table_2_trains(
     assert (abs(line["temperature"] - 20) > 0.01) == tempered
     assert model.parts.geometric is not None
     assert model.parts.geometric.last.weight.abs().max().item() == pytest.approx(0.05, abs=1e-3)  # it moved
+    spec = export_model(model.parts, model.spec, tmp_path / "model", photo)
+    assert spec.terms == ("geometric",)
+    assert len(load(tmp_path / "model").describe(photo, detect(photo.gray, Detector(20)))) == 20
