@@ -371,8 +371,8 @@ def test_a_model_takes_after_what_it_is_trained_on(trained: Parts, tmp_path: Pat
     assembly = assemble([context], "m")
     assert (assembly.spec.base, assembly.carried) == ("rootsift", ())
     assert assembly.parts.matchability is not None
-    both = assemble([photos, context], "m")  # of the context's pairs, support is the default
-    assert (both.spec.base, both.spec.support) == ("local", 12)
+    both = assemble([photos, context], "m")  # context goes with the base that it was trained on, no other
+    assert (both.spec.base, both.parts.local) == ("rootsift", None)
     assert both.parts.terms == ("geometric",)
 
 
