@@ -127,17 +127,22 @@ def patches(photo: Image) -> np.ndarray:
     return sample_patches(photo.gray, detect(photo.gray, Detector(100)))
 
 
-@pytest.fixture(scope="module")
-def trained(patches: np.ndarray) -> Parts:
-    """Every part but the regional network, with random weights and batch norms that have seen data."""
-    torch.manual_seed(0)
-    parts = Parts(
+def fresh_parts() -> Parts:
+    """Every part but the regional network."""
+    return Parts(
         LocalNetwork(LocalConfig("raw")),
         Matchability(),
         VisualContext(GATED),
         ContextNormContext(GeometricVariant(gate=True)),
         Aggregation(LEARNED),
     )
+
+
+@pytest.fixture(scope="module")
+def trained(patches: np.ndarray) -> Parts:
+    """Every part but the regional network, with random weights and batch norms that have seen data."""
+    torch.manual_seed(0)
+    parts = fresh_parts()
     with torch.no_grad():
         for name in ("visual", "geometric"):
             getattr(parts, name).gate.factor.fill_(0.5)
@@ -200,13 +205,7 @@ def assert_context_agrees(parts: Parts, folder: Path, channels: int) -> None:
 
 @torch.no_grad()
 def test_parts_come_back_from_a_model(exported: Path, patches: np.ndarray) -> None:
-    parts = Parts(
-        LocalNetwork(LocalConfig("raw")),
-        Matchability(),
-        VisualContext(GATED),
-        ContextNormContext(GeometricVariant(gate=True)),
-        Aggregation(LEARNED),
-    )
+    parts = fresh_parts()
     loaded = load_parts(exported, scrambled(parts))
     assert loaded == {"local", "matchability", "visual", "geometric", "aggregation"}
     raw, score = parts.local(torch.from_numpy(patches))
