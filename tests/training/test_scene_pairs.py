@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,19 @@ def test_rows_that_correspond_see_one_point(made: Scene, rendered: list[View]) -
     assert np.nanmedian(error[pair.count :]) > 20  # the rest is unrelated (NaN: out of sight)
     assert_patches_correspond(pair)
     few = ScenePairConfig(keypoints=256, min_corresponding=100_000)
+    assert scene_pair(made, 0, 1, np.random.default_rng(0), few).count == 0
+
+
+def test_a_random_draw_keeps_what_both_draws_share(made: Scene, rendered: list[View]) -> None:  # noqa: F811
+    config = replace(CONFIG, keypoints=1024, draw="random", min_corresponding=8)
+    pair = scene_pair(made, 0, 1, np.random.default_rng(0), config)
+    assert 8 <= pair.count < 768  # fewer than are put first
+    expected = true_place(made, rendered, 0, 1, pair.xy[0])
+    assert np.linalg.norm(expected - pair.xy[1], axis=1)[: pair.count].max() < 1.5
+    assert_patches_correspond(pair)
+    for side in pair.keypoints:
+        assert len(np.unique(side, axis=0)) == config.keypoints  # no keypoint twice
+    few = replace(config, min_corresponding=pair.count + 1)
     assert scene_pair(made, 0, 1, np.random.default_rng(0), few).count == 0
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import cv2
 import numpy as np
@@ -37,6 +37,10 @@ Job = TypeVar("Job")
 Done = TypeVar("Done")
 Progress = Callable[[int, int], None]
 
+# Which keypoints of a pair are kept: corresponding ones first, up to three quarters, or as they come in each
+# image, the way a budget of keypoints meets a matcher in use
+Draw: TypeAlias = Literal["corresponding", "random"]
+
 
 def no_progress(done: int, total: int) -> None:
     pass
@@ -47,6 +51,7 @@ class PairConfig:
     """What a pair set of single photographs holds."""
 
     keypoints: int = 1024  # per image: corresponding ones first, the rest without a partner
+    draw: Draw = "corresponding"
     min_corresponding: int = 64  # fewer, and the pair is drawn again
     contrast: float = 0.02  # of detection
     support: float = SUPPORT
@@ -237,7 +242,9 @@ def photo_pair(
         found = detect(grays[0], detector), detect(grays[1], detector)
         shared = corresponding(*found, homography, config.homography)
         if len(shared) >= config.min_corresponding and min(map(len, found)) >= config.keypoints // 2:
-            return assemble((grays[0], grays[1]), found, shared, rng, config)
+            pair = assemble((grays[0], grays[1]), found, shared, rng, config)
+            if pair.count:
+                return pair
     return no_pair(config.keypoints)
 
 
@@ -256,17 +263,28 @@ def assemble(
     config: Any,
     likeness: NDArray[np.float32] | None = None,
 ) -> Pair:
-    """A pair of keypoints; a draw of the rows `shared` (M, 2) corresponds, at most three quarters.
+    """A pair of keypoints, of which a draw of the rows `shared` (M, 2) corresponds.
 
-    `config` is the pair set's: its number of keypoints, support and perturbation. `likeness` (M,) goes
-    with `shared`.
+    `config` is the pair set's: its number of keypoints, draw, support and perturbation. `likeness` (M,) goes
+    with `shared`. `count` is 0 if the draw leaves too few correspondences.
     """
     size = config.keypoints
-    drawn = rng.permutation(len(shared))[: size * 3 // 4]
+    kept = [np.arange(len(keypoints)) for keypoints in found]
+    drawn = rng.permutation(len(shared))
+    if config.draw == "random":
+        kept = [rng.permutation(rows)[:size] for rows in kept]
+        both = np.isin(shared[drawn, 0], kept[0]) & np.isin(shared[drawn, 1], kept[1])
+        drawn = drawn[both]
+    else:
+        drawn = drawn[: size * 3 // 4]
+    if len(drawn) < config.min_corresponding:
+        return no_pair(size)
     shared = shared[drawn]
     sides = []
     for side, keypoints in enumerate(found):
-        others = rng.permutation(np.setdiff1d(np.arange(len(keypoints)), shared[:, side]))
+        others = rng.permutation(np.setdiff1d(kept[side], shared[:, side]))
+        if not len(others):  # every keypoint has a partner: they stand in for those without
+            others = rng.permutation(shared[:, side])
         others = np.resize(others, size - len(shared))  # repeated if too few
         sides.append(keypoints[np.concatenate([shared[:, side], others])])
     seen, stretch = perturb((sides[0], sides[1]), rng, config.perturbation)

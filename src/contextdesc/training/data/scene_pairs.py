@@ -17,6 +17,7 @@ from contextdesc.patches import SUPPORT
 from contextdesc.training.data.cache import DONE, Cache
 from contextdesc.training.data.pairs import (
     VERSION,
+    Draw,
     Pair,
     PairSet,
     Progress,
@@ -41,6 +42,7 @@ class ScenePairConfig:
     """What a pair set of scenes holds."""
 
     keypoints: int = 1024  # per image: corresponding ones first, the rest without a partner
+    draw: Draw = "corresponding"
     min_corresponding: int = 64  # shared tracks of a pair
     per_scene: int = 60  # pairs of each scene, drawn at random
     support: float = SUPPORT
