@@ -204,6 +204,15 @@ def test_without_terms_the_raw_descriptors_are_left(kind: str, make: Make, build
     assert without.loss(1)["n_pair"].item() == pytest.approx(raw, abs=1e-6)
 
 
+def test_only_the_geometric_term_sees_moved_coordinates(make: Make, build: Build) -> None:
+    still, moving = (
+        wake(build(make("context", base="rootsift", corner_shift=shift))).eval() for shift in (0.0, 0.5)
+    )
+    terms = [stage._describe(stage._draw(0, 0, 1)[0])[2] for stage in (still, moving)]
+    assert torch.equal(terms[0]["visual"], terms[1]["visual"])
+    assert not torch.allclose(terms[0]["geometric"], terms[1]["geometric"], atol=1e-3)
+
+
 def test_sampling_takes_matchable_keypoints_first_or_as_they_come(make: Make, build: Build) -> None:
     stage = build(make("local"))
     example = stage.examples[0]

@@ -51,6 +51,18 @@ def test_the_homography_maps_one_view_to_the_other(photo: Image, seed: int) -> N
     assert np.corrcoef(ranks)[0, 1] > 0.9
 
 
+def test_a_still_camera_shakes_a_little(photo: Image) -> None:
+    config = HomographyConfig(still=1)
+    for seed in range(5):
+        first, second, homography = two_views(photo.gray, np.random.default_rng(seed), config)
+        assert first.shape == second.shape
+        size = np.array(first.shape[::-1])
+        corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * (size - 1)
+        shift = np.abs(warp_points(corners, homography) - corners) / size
+        assert 0.001 < shift.max() < 0.04
+        assert np.abs(first.astype(int) - second).mean() > 3  # another light
+
+
 def test_corresponding_keypoints_agree_in_place_scale_and_angle(photo: Image) -> None:
     config = HomographyConfig()
     first, second, homography = two_views(photo.gray, np.random.default_rng(3), config)

@@ -57,7 +57,7 @@ class StageConfig:
     raw_loss: float = 0.0  # weight of the loss on raw descriptors, which stages with context add (release)
     quad: float = 1.0  # weight of the matchability ranking loss
     near: float = 4.0  # pixels: other keypoints this close to the partner are no negatives
-    corner_shift: float = 0.3  # of the random homography of coordinates; 0.5 in the paper
+    corner_shift: float = 0.3  # of the random homography that the geometric term sees; 0.5 in the paper
     term_dropout: float = 0.0  # probability that a pair is described without a context term
     grid_dropout: float = 0.0  # probability that a channel of the regional grid is 0
     classification: float = 1.0  # weight of the landmark loss, stage joint

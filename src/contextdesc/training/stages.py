@@ -41,7 +41,8 @@ class Batch:
     """B image pairs of K keypoints: images 2 b and 2 b + 1 are a pair.
 
     Attributes:
-        xy: (2B, K, 2) in [-1, 1].
+        xy: (2B, K, 2) in [-1, 1], where the visual term reads the regional grid.
+        moved: (2B, K, 2), the same through a random homography, which the geometric term sees in training.
         matchable: (B, K) bool, rows that correspond.
         ignored: (B, K, K) bool, see `losses.py`.
         likeness: (B, K), or None if it is unknown.
@@ -51,6 +52,7 @@ class Batch:
     """
 
     xy: Tensor
+    moved: Tensor
     matchable: Tensor
     ignored: Tensor
     likeness: Tensor | None
@@ -198,7 +200,7 @@ class PairStage(nn.Module):
     ) -> Batch:
         """A batch of rows of examples; with `rngs` (training) patches and coordinates are augmented."""
         config = self.config
-        patches, raws, scores, xy, matchable, ignored, likeness = [], [], [], [], [], [], []
+        patches, raws, scores, xy, moved, matchable, ignored, likeness = [], [], [], [], [], [], [], []
         regional: list[Tensor] = []
         for index, (example, chosen) in enumerate(zip(examples, rows, strict=True)):
             pair, rng = example.pair, None if rngs is None else rngs[index]
@@ -215,7 +217,8 @@ class PairStage(nn.Module):
                 scores.append(example.score[:, chosen])
             for side in (0, 1):
                 unit = torch.from_numpy(pair.unit_xy[side, chosen])
-                xy.append(unit if rng is None else warp_unit_square(unit, rng, config.corner_shift))
+                xy.append(unit)
+                moved.append(unit if rng is None else warp_unit_square(unit, rng, config.corner_shift))
                 if self.parts.visual is not None:
                     regional.append(self._regional_input(example, side, rng))
         alike = torch.from_numpy(np.stack(likeness))
@@ -223,6 +226,7 @@ class PairStage(nn.Module):
         unknown = bool((alike.isnan() & marked).any())
         return Batch(
             torch.stack(xy).to(self.device),
+            torch.stack(moved).to(self.device),
             marked.to(self.device),
             torch.from_numpy(np.stack(ignored)).to(self.device),
             None if unknown else alike.to(self.device),
@@ -270,7 +274,7 @@ class PairStage(nn.Module):
         if parts.geometric is not None:
             # A ranking is learned from the quad loss alone: the encoder reads scores, it does not move them.
             read_score = torch.zeros_like(raw[..., 0]) if score is None else score.detach()
-            terms["geometric"] = parts.geometric(batch.xy, read_score, raw)
+            terms["geometric"] = parts.geometric(batch.moved, read_score, raw)
         return raw, score, terms
 
     def _aggregate(self, raw: Tensor, terms: dict[str, Tensor]) -> Tensor:

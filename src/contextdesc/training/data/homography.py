@@ -19,11 +19,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_SHAKE = 0.01  # of the sides: how far the corners of a still camera's view move
+
+
 @dataclass(frozen=True)
 class HomographyConfig:
     """How strongly the second view differs from the first. Ranges are uniform."""
 
-    any_rotation: float = 0.5  # share of pairs turned by any angle; the others by at most `tilt`
+    still: float = 0.0  # share of pairs from a camera that stays, as in series of light, focus, compression
+    any_rotation: float = 0.5  # share of the others turned by any angle; the rest by at most `tilt`
     tilt: float = 20.0  # degrees
     perspective: float = 0.5  # corner shift over the half side
     stretch: float = 1.0  # log2 of the anisotropy
@@ -48,7 +52,12 @@ def two_views(
     of it. Which one is returned first is random.
     """
     height, width = image.shape[:2]
-    quad, size = _random_quad(width, height, rng, config)
+    still = config.still > 0 and rng.random() < config.still
+    if still:
+        zoom = min(1.0, rng.uniform(*config.zoom))
+        quad, size = _still_quad(width, height, zoom, rng)
+    else:
+        quad, size = _random_quad(width, height, rng, config)
     right, bottom = size[0] - 1, size[1] - 1
     corners = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float32)
     to_second = cv2.getPerspectiveTransform(quad.astype(np.float32), corners)
@@ -56,7 +65,8 @@ def two_views(
     shrink = np.sqrt(_area(corners) / _area(quad))
     second = cv2.warpPerspective(_antialiased(image, shrink), to_second, size, flags=cv2.INTER_LINEAR)
 
-    zoom = min(1.0, rng.uniform(*config.zoom))
+    if not still:
+        zoom = min(1.0, rng.uniform(*config.zoom))
     first_size = (max(32, round(width * zoom)), max(32, round(height * zoom)))
     first = cv2.resize(image, first_size, interpolation=cv2.INTER_AREA)
     to_first = _resizing((width, height), first_size)
@@ -165,6 +175,16 @@ def _random_quad(
         sides = np.linalg.norm(quad - np.roll(quad, -1, 0), axis=1)
         size = zoom * np.array([(sides[0] + sides[2]) / 2, (sides[1] + sides[3]) / 2])
         return quad, (max(32, round(size[0])), max(32, round(size[1])))
+
+
+def _still_quad(
+    width: int, height: int, zoom: float, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], tuple[int, int]]:
+    """The whole photograph, but for a shake of the camera; see `_random_quad`."""
+    sides = np.array([width - 1, height - 1], float)
+    corners = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * sides
+    inwards = rng.uniform(0, _SHAKE, (4, 2)) * sides * [[1, 1], [-1, 1], [-1, -1], [1, -1]]
+    return corners + inwards, (max(32, round(width * zoom)), max(32, round(height * zoom)))
 
 
 def _area(quad: NDArray[np.floating]) -> float:
