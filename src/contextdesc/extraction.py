@@ -1,17 +1,18 @@
-"""Features of many images into one file (hloc's HDF5) or a folder of `.npz`; resumes where it stopped."""
+"""Features of many images to one file (hloc's HDF5) or a folder (other formats); resumes where it stopped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import cv2
 import numpy as np
 
 from contextdesc.errors import ContextDescError, InputError
-from contextdesc.formats import hloc, npz
+from contextdesc.formats import aachen, eth, hloc, imw, npz, openmvg
+from contextdesc.formats.stems import check_stems
 from contextdesc.journal import Journal
 from contextdesc.keypoints import Keypoints
 from contextdesc.progress import progress
@@ -20,7 +21,18 @@ if TYPE_CHECKING:
     from contextdesc.features import Features
     from contextdesc.model import ContextDesc
 
-Format = Literal["h5", "npz"]
+Format = Literal["h5", "npz", "eth", "imw", "aachen", "openmvg"]
+
+
+class _FolderFormat(Protocol):
+    """A format of a file or two per image in a folder."""
+
+    def write_to(self, folder: Path, name: str, features: Features) -> None: ...
+    def written_by(self, folder: Path, name: str, model: str) -> str | None: ...
+
+
+_FOLDER_FORMATS: dict[str, _FolderFormat] = {"npz": npz, "eth": eth, "aachen": aachen, "openmvg": openmvg}
+_BY_STEM = ("imw", "openmvg")
 
 # What one image may do without ending the run over many.
 _FAILURES = (ContextDescError, cv2.error, MemoryError)
@@ -53,21 +65,28 @@ def extract_images(
     goes on where it stopped. Images that an existing output already holds are not extracted again.
 
     Args:
-        output: `.h5` file, or for format `npz` a folder.
+        output: `.h5` file, or for the other formats a folder.
         masks: folder of masks, `NAME.png` for the image NAME (as COLMAP names them), or NAME itself.
-        keypoints: folder of `NAME.txt` or `NAME.npy` with rows (x, y) or (x, y, size, angle): describe
-            these instead of detecting.
+        keypoints: folder of `NAME.txt` or `NAME.npy` with rows (x, y) or (x, y, size, angle), or of
+            `NAME.bin` as the ETH evaluation has them: describe these instead of detecting.
         strict: raise at the first image that fails, instead of listing it.
         restart: forget an unfinished run.
     """
-    if format == "npz":
-        return _extract_to_folder(model, images, output, masks, keypoints, strict, quiet)
-    if output.is_dir():
+    if format != "h5" and output.is_file():
+        raise InputError(f"{output}: is a file; format {format} writes a folder")
+    if format in _BY_STEM:
+        check_stems(images, format)
+    if format in _FOLDER_FORMATS:
+        target = _FOLDER_FORMATS[format]
+        return _extract_to_folder(model, images, output, target, masks, keypoints, strict, quiet)
+    if format == "h5" and output.is_dir():
         raise InputError(f"{output}: is a folder; name a file such as {output / 'features.h5'}")
-    journal_path = output.with_name(output.name + ".journal")
+    journal_path = (
+        output / "features.journal" if format == "imw" else output.with_name(f"{output.name}.journal")
+    )
     if restart:
         journal_path.unlink(missing_ok=True)
-    finished = _finished(output, model)
+    finished = _finished(output, format, model)
     journal = Journal(journal_path, _settings(model, masks, keypoints))
     report = Report(before=sum(name in journal or name in finished for name in images))
     waiting = {n: p for n, p in images.items() if n not in journal and n not in finished}
@@ -85,17 +104,18 @@ def extract_images(
             journal.append(name, npz.to_arrays(features))
             report.done.append(name)
             advance()
-    if report.done or not output.exists() or len(journal):
-        hloc.write(output, _everything(output, finished, journal, images))
+    if report.done or not _exists(output, format) or len(journal):
+        write = imw.write if format == "imw" else hloc.write
+        write(output, _everything(output, format, finished, journal, images))
     journal.delete()
     return report
 
 
 def _everything(
-    output: Path, finished: set[str], journal: Journal, images: Mapping[str, Path]
+    output: Path, format: Format, finished: set[str], journal: Journal, images: Mapping[str, Path]
 ) -> Iterator[tuple[str, Features]]:
     """What the output held before and what the journal adds, by name, so that the order of work is lost."""
-    old = hloc.FeatureFile(output) if finished else None
+    old = _open(output, format) if finished else None
     for name in sorted(finished | {name for name in images if name in journal}):
         if name in journal:
             yield name, npz.from_arrays(journal[name], name)
@@ -107,22 +127,25 @@ def _extract_to_folder(
     model: ContextDesc,
     images: Mapping[str, Path],
     output: Path,
+    target: _FolderFormat,
     masks: Path | None,
     keypoints: Path | None,
     strict: bool,
     quiet: bool,
 ) -> Report:
-    if output.is_file():
-        raise InputError(f"{output}: is a file; format npz writes a folder")
-    paths = {name: output / f"{name}.npz" for name in images}
-    before = {name for name, path in paths.items() if path.exists()}
-    for name in before:
-        _check_source(npz.read(paths[name]), model, paths[name])
+    before = set()
+    for name in images:
+        source = target.written_by(output, name, model.spec.name)
+        if source is not None:
+            _check_source(source, model, output / name)
+            before.add(name)
     report = Report(before=len(before))
     with progress("extract", len(images), len(before), quiet) as advance:
-        for name in images.keys() - before:
+        for name in images:
+            if name in before:
+                continue
             try:
-                npz.write(paths[name], _features(model, name, images[name], masks, keypoints))
+                target.write_to(output, name, _features(model, name, images[name], masks, keypoints))
             except _FAILURES as error:
                 if strict:
                     raise
@@ -143,7 +166,9 @@ def _features(
 
 
 def read_keypoints(folder: Path, name: str) -> Keypoints:
-    """Keypoints of an image from `NAME.npy` or `NAME.txt` in a folder."""
+    """Keypoints of an image from `NAME.npy`, `NAME.txt` or the ETH evaluation's `NAME.bin` in a folder."""
+    if (folder / f"{name}.bin").is_file():
+        return eth.read_keypoints(folder / f"{name}.bin")
     for path in (folder / f"{name}.npy", folder / f"{name}.txt"):
         if path.is_file():
             try:
@@ -158,7 +183,7 @@ def read_keypoints(folder: Path, name: str) -> Keypoints:
                 raise InputError(
                     f"{path}: not keypoints ({error}); give rows x y or x y size angle"
                 ) from None
-    raise InputError(f"{folder / name}.npy or .txt: no keypoints for {name}")
+    raise InputError(f"{folder / name}.npy, .txt or .bin: no keypoints for {name}")
 
 
 def _mask_of(folder: Path, name: str) -> Path | None:
@@ -178,20 +203,24 @@ def _settings(model: ContextDesc, masks: Path | None, keypoints: Path | None) ->
     }
 
 
-def _finished(output: Path, model: ContextDesc) -> set[str]:
+def _finished(output: Path, format: Format, model: ContextDesc) -> set[str]:
     """Names in an existing output, which must be of the same model."""
-    if not output.exists():
+    if not _exists(output, format):
         return set()
-    with hloc.FeatureFile(output) as file:
+    with _open(output, format) as file:
         if file.names:
-            _check_source(file[file.names[0]], model, output)
+            _check_source(file[file.names[0]].source, model, output)
         return set(file.names)
 
 
-def _check_source(features: Features, model: ContextDesc, path: Path) -> None:
-    mine = (model.spec.name, model.checksum, model.context)
-    if (features.model, features.checksum, features.context) != mine:
-        raise InputError(
-            f"{path}: holds features of {features.source}, not of {model.spec.name} "
-            f"({model.checksum}, context {model.context}); choose another output"
-        )
+def _exists(output: Path, format: Format) -> bool:
+    return (output / "keypoints.h5").exists() if format == "imw" else output.exists()
+
+
+def _open(output: Path, format: Format) -> hloc.FeatureFile | imw.FeatureFolder:
+    return imw.FeatureFolder(output) if format == "imw" else hloc.FeatureFile(output)
+
+
+def _check_source(source: str, model: ContextDesc, path: Path) -> None:
+    if source != model.source:
+        raise InputError(f"{path}: holds features of {source}, not of {model.source}; choose another output")

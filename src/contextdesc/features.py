@@ -52,7 +52,22 @@ class Features:
     @property
     def source(self) -> str:
         """What must be equal for two sets of features to be comparable."""
-        return f"{self.model} ({self.checksum}, context {self.context})"
+        return source_of(self.model, self.checksum, self.context)
+
+    def _repr_html_(self) -> str:
+        from contextdesc.notebook import html_table
+
+        width, height = self.image_size
+        rows: dict[str, object] = {
+            "keypoints": len(self),
+            "descriptors": f"{len(self)} x {self.descriptors.shape[1]}",
+            "image": f"{width} x {height} pixels",
+            "model": self.model,
+            "context": self.context,
+        }
+        if self.matchability is not None and len(self):
+            rows["matchability"] = f"median {np.median(self.matchability):.2f}"
+        return html_table("Features", rows)
 
     def save(self, path: str | Path, name: str | None = None) -> None:
         """Write to `.npz`, or to a `.h5` in hloc's layout under the image's `name`."""
@@ -84,3 +99,8 @@ class Features:
                     raise InputError(f"{path}: holds {len(file.names)} images; say which one")
                 return file[name or file.names[0]]
         raise InputError(f"{path}: features are loaded from .npz or .h5")
+
+
+def source_of(model: str, checksum: str, context: str) -> str:
+    """A model's name, checksum and context terms as messages and files put them."""
+    return f"{model} ({checksum}, context {context})"

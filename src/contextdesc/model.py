@@ -20,7 +20,7 @@ from contextdesc import modelfile
 from contextdesc.detection import Detector, detect
 from contextdesc.engine import Device, Engine
 from contextdesc.errors import InputError
-from contextdesc.features import Features
+from contextdesc.features import Features, source_of
 from contextdesc.image import MAX_PIXELS, Image, Source, read
 from contextdesc.keypoints import Keypoints
 from contextdesc.patches import sample_patches
@@ -190,6 +190,11 @@ class ContextDesc:
         """The terms in the descriptors, as features record it."""
         sizes = "" if self.domain_sizes == (1.0,) else "@" + "+".join(f"{s:g}" for s in self.domain_sizes)
         return ("+".join(self.terms) or "none") + sizes
+
+    @property
+    def source(self) -> str:
+        """What the features of this model have as their source."""
+        return source_of(self.spec.name, self.checksum, self.context)
 
     def _features(self, picture: Image, local: Keypoints, original: Keypoints) -> Features:
         raw, score = self._raw(picture, local)

@@ -19,21 +19,28 @@ if TYPE_CHECKING:
 class FormatChoice(StrEnum):
     h5 = "h5"
     npz = "npz"
+    eth = "eth"
+    imw = "imw"
+    aachen = "aachen"
+    openmvg = "openmvg"
 
 
 @o.with_model_options
 def command(
     load: o.Loader,
     images: Annotated[list[Path], typer.Argument(help="Image files and folders of images.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .h5 file, or a folder for npz.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The .h5 file, or a folder for other formats.")
+    ],
     format: Annotated[
-        FormatChoice, typer.Option(help="h5: hloc's layout; npz: a file per image.")
+        FormatChoice,
+        typer.Option(help="h5: hloc's layout; npz: a file per image; others as their benchmarks read them."),
     ] = FormatChoice.h5,
     masks: Annotated[
         Path | None, typer.Option(help="Folder of masks, NAME.png, black where nothing is.")
     ] = None,
     keypoints: Annotated[
-        Path | None, typer.Option(help="Folder of NAME.txt or NAME.npy: describe these keypoints.")
+        Path | None, typer.Option(help="Folder of NAME.txt, .npy or ETH's .bin: describe these keypoints.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that fails.")] = False,
     json_: o.Json = False,

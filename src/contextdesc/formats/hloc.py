@@ -109,15 +109,25 @@ def write_matches(path: Path, pairs: Iterable[tuple[str, str, int, Matches]]) ->
 
 
 def read_matches(path: Path, first: str, second: str) -> Matches:
-    """The matches of a pair, in the order of its names."""
+    """The matches of a pair, in the order of its names, whichever of the two it is stored under.
+
+    Files of other matchers may lack scores; the similarity is then 1.
+    """
     with open_h5(path) as file:
-        key = f"{first.replace('/', '-')}/{second.replace('/', '-')}"
-        if key not in file:
+        key, turned = (
+            f"{a.replace('/', '-')}/{b.replace('/', '-')}" for a, b in ((first, second), (second, first))
+        )
+        if key not in file and turned not in file:
             raise InputError(f"{path}: no pair {first} {second}")
-        partner = np.asarray(file[key]["matches0"])
+        group = file[key if key in file else turned]
+        partner = np.asarray(group["matches0"], np.int64)
         rows = np.flatnonzero(partner >= 0)
-        similarity = np.asarray(file[key]["matching_scores0"], np.float32)[rows] * 2 - 1
-    return Matches(np.column_stack([rows, partner[rows]]).astype(np.int64), similarity)
+        similarity = _optional(group, "matching_scores0", np.ones(len(partner), np.float32))[rows] * 2 - 1
+        indices = np.column_stack([rows, partner[rows]])
+        if key not in file:
+            order = np.argsort(partner[rows], kind="stable")
+            indices, similarity = indices[order, ::-1], similarity[order]
+    return Matches(np.ascontiguousarray(indices), similarity)
 
 
 def open_h5(path: Path) -> h5py.File:

@@ -52,6 +52,16 @@ def write(path: Path, features: Features) -> None:
         np.savez(file, **to_arrays(features))  # type: ignore[arg-type]  # as in journal.py
 
 
+def write_to(folder: Path, name: str, features: Features) -> None:
+    write(folder / f"{name}.npz", features)
+
+
+def written_by(folder: Path, name: str, model: str) -> str | None:
+    """The source of an image's features in the folder, or None if it has none."""
+    path = folder / f"{name}.npz"
+    return read(path).source if path.exists() else None
+
+
 def read(path: Path) -> Features:
     try:
         with np.load(path, allow_pickle=False) as arrays:

@@ -1,0 +1,1 @@
+"""Adapters: our features behind the interfaces that other software already calls."""
