@@ -71,7 +71,7 @@ def test_few_matches_are_an_answer_not_an_error(geometry: str, count: int) -> No
     result = verify(first, second, few, geometry, intrinsics=(K, K))  # type: ignore[arg-type]
     assert result.inliers.shape == (count,)
     assert result.points.shape == (count, 2, 2)
-    assert result.verdict == "different scenes"
+    assert result.verdict != "same scene"
 
 
 def test_random_matches_do_not_make_a_scene() -> None:

@@ -12,7 +12,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from contextdesc.detection import Detector
-    from contextdesc.draw import draw_matches
+    from contextdesc.draw import (
+        Picture,
+        compare,
+        draw_comparison,
+        draw_epipolar,
+        draw_keypoints,
+        draw_matchability,
+        draw_matches,
+        draw_overlay,
+        draw_warp,
+    )
     from contextdesc.errors import ContextDescError, InputError
     from contextdesc.features import Features
     from contextdesc.geometry import Verification, intrinsics, verify
@@ -20,10 +30,19 @@ if TYPE_CHECKING:
     from contextdesc.keypoints import Keypoints
     from contextdesc.matching import Matches, match
     from contextdesc.model import ContextDesc, load
+    from contextdesc.rotation import Matched, match_rotated
 
 _HOME = {
     "Detector": "detection",
+    "Picture": "draw",
+    "compare": "draw",
+    "draw_comparison": "draw",
+    "draw_epipolar": "draw",
+    "draw_keypoints": "draw",
+    "draw_matchability": "draw",
     "draw_matches": "draw",
+    "draw_overlay": "draw",
+    "draw_warp": "draw",
     "ContextDescError": "errors",
     "InputError": "errors",
     "Features": "features",
@@ -37,6 +56,8 @@ _HOME = {
     "match": "matching",
     "ContextDesc": "model",
     "load": "model",
+    "Matched": "rotation",
+    "match_rotated": "rotation",
 }
 
 __all__ = [
@@ -47,12 +68,22 @@ __all__ = [
     "Image",
     "InputError",
     "Keypoints",
+    "Matched",
     "Matches",
+    "Picture",
     "Verification",
+    "compare",
+    "draw_comparison",
+    "draw_epipolar",
+    "draw_keypoints",
+    "draw_matchability",
     "draw_matches",
+    "draw_overlay",
+    "draw_warp",
     "intrinsics",
     "load",
     "match",
+    "match_rotated",
     "read",
     "verify",
 ]

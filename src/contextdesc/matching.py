@@ -36,6 +36,15 @@ class Matches:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def _repr_html_(self) -> str:
+        from contextdesc.notebook import html_table
+
+        rows: dict[str, object] = {"matches": len(self)}
+        if len(self):
+            low, middle, high = np.percentile(self.similarity, (0, 50, 100))
+            rows["similarity"] = f"{low:.2f} to {high:.2f}, median {middle:.2f}"
+        return html_table("Matches", rows)
+
 
 def match(
     first: Features,

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from contextdesc.cli import options as o
+from contextdesc.cli.picture import Kind, draw_kind
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from contextdesc.features import Features
-    from contextdesc.geometry import Verification
     from contextdesc.image import Image
+    from contextdesc.rotation import Matched
 
 
 @o.with_model_options
@@ -24,7 +25,10 @@ def command(
     load: o.Loader,
     first: Annotated[Path | None, typer.Argument(help="An image; none for the sample pair.")] = None,
     second: Annotated[Path | None, typer.Argument(help="Another image.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Picture of the matches.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The picture: .png, .jpg or .svg.")
+    ] = None,
+    draw: Annotated[Kind, typer.Option(help="What the picture shows.")] = Kind.matches,
     no_picture: Annotated[bool, typer.Option("--no-picture", help="Write no picture.")] = False,
     json_: o.Json = False,
     ratio: o.Ratio = None,
@@ -36,39 +40,42 @@ def command(
     focal: Annotated[
         float | None, typer.Option(help="Focal length in pixels, for `essential`; else EXIF.")
     ] = None,
+    rotate: Annotated[
+        o.RotateChoice,
+        typer.Option(help="Turn of the second image, degrees clockwise; `auto` where the pair asks for it."),
+    ] = o.RotateChoice.auto,
 ) -> None:
     """Match two images, verify the matches, and draw them. Without images: the sample pair."""
-    from contextdesc.draw import draw_matches
+    from contextdesc.draw.picture import format_of
     from contextdesc.errors import InputError
-    from contextdesc.formats.atomic import replacing
     from contextdesc.geometry import verify
     from contextdesc.image import read
-    from contextdesc.matching import match
+    from contextdesc.rotation import match_rotated
     from contextdesc.samples import sample_pair
 
     if (first is None) != (second is None):
         raise InputError("match takes two images, or none for the sample pair")
-    picture = None if no_picture else output or Path("matches.png")
-    if picture is not None and picture.suffix.lower() not in (".png", ".jpg", ".jpeg"):
-        raise InputError(f"{picture}: pictures are written as .png or .jpg")
+    picture = None if no_picture else output or Path(f"{draw}.png")
+    if picture is not None:
+        format_of(picture)
     model = load()
     images: list[Image]
     if first is None or second is None:
         images = list(sample_pair()[:2])
     else:
         images = [read(path, max_pixels=model.max_pixels) for path in (first, second)]
-    features = [model.extract(image) for image in images]
-    matches = match(features[0], features[1], ratio, mutual=not no_mutual)
     cameras = _cameras(images, focal) if geometry is o.GeometryChoice.essential else None
-    result = verify(features[0], features[1], matches, geometry.value, threshold, cameras)
+    check = partial(verify, geometry=geometry.value, threshold=threshold, intrinsics=cameras)
+    found = match_rotated(
+        model, images[0], images[1], rotate.turn, ratio=ratio, mutual=not no_mutual, check=check
+    )
+    features, matches, result = list(found.features), found.matches, found.result
     if picture is not None:
-        with replacing(picture) as temporary:
-            kind = "PNG" if picture.suffix.lower() == ".png" else "JPEG"
-            draw_matches(images[0], images[1], result).save(temporary, kind)
+        draw_kind(draw, model, images, features, matches, result, threshold, ratio).save(picture)
     if json_:
-        print(json.dumps(_numbers(images, features, result, picture), indent=2))
+        print(json.dumps(_numbers(images, found, picture), indent=2))
     else:
-        _print(images, features, result, picture)
+        _print(images, found, picture)
 
 
 def _cameras(images: list[Image], focal: float | None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -85,10 +92,13 @@ def _cameras(images: list[Image], focal: float | None) -> tuple[NDArray[np.float
     return matrices[0], matrices[1]
 
 
-def _print(images: list[Image], features: list[Features], result: Verification, picture: Path | None) -> None:
-    for image, found in zip(images, features, strict=True):
+def _print(images: list[Image], found: Matched, picture: Path | None) -> None:
+    result = found.result
+    for image, features in zip(images, found.features, strict=True):
         width, height = image.original_size
-        print(f"{image.name}: {width} x {height} pixels, {len(found)} keypoints")
+        print(f"{image.name}: {width} x {height} pixels, {len(features)} keypoints")
+    if found.turn:
+        print(f"{images[1].name}: turned by {found.turn} degrees clockwise to match")
     print(
         f"{len(result.inliers)} matches, {result.inlier_count} inliers "
         f"({result.inlier_ratio:.0%}; geometry: {result.geometry})"
@@ -98,18 +108,17 @@ def _print(images: list[Image], features: list[Features], result: Verification, 
         print(
             f"relative pose: rotation {rotation.round(4).tolist()}, direction {translation.round(4).tolist()}"
         )
-    print(f"verdict: {result.verdict}")
+    print(f"verdict: {result.judgement}")
     if picture is not None:
         print(f"picture: {picture}")
 
 
-def _numbers(
-    images: list[Image], features: list[Features], result: Verification, picture: Path | None
-) -> dict[str, Any]:
+def _numbers(images: list[Image], found: Matched, picture: Path | None) -> dict[str, Any]:
+    features, result, judgement = found.features, found.result, found.result.judgement
     return {
         "images": [
-            {"name": image.name, "size": list(image.original_size), "keypoints": len(found)}
-            for image, found in zip(images, features, strict=True)
+            {"name": image.name, "size": list(image.original_size), "keypoints": len(rows)}
+            for image, rows in zip(images, features, strict=True)
         ],
         "model": features[0].model,
         "context": features[0].context,
@@ -120,7 +129,11 @@ def _numbers(
         "matrix": None if result.matrix is None else result.matrix.tolist(),
         "rotation": None if result.pose is None else result.pose[0].tolist(),
         "translation": None if result.pose is None else result.pose[1].tolist(),
+        "turn": found.turn,
         "verdict": result.verdict,
+        "probability": result.probability,
+        "same_from": None if judgement is None else judgement.same_from,
+        "different_below": None if judgement is None else judgement.different_below,
         "picture": None if picture is None else str(picture),
         "points": result.points.round(2).tolist(),
         "inlier_mask": result.inliers.tolist(),

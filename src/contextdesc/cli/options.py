@@ -12,6 +12,7 @@ from contextdesc.modelfile import DEFAULT
 
 if TYPE_CHECKING:
     from contextdesc.model import ContextDesc
+    from contextdesc.rotation import Rotate
 
 
 class ContextChoice(StrEnum):
@@ -39,6 +40,20 @@ class GeometryChoice(StrEnum):
     essential = "essential"
 
 
+class RotateChoice(StrEnum):
+    auto = "auto"
+    none = "none"
+    zero = "0"
+    quarter = "90"
+    half = "180"
+    three_quarters = "270"
+
+    @property
+    def turn(self) -> "Rotate":
+        choices: dict[str, Rotate] = {"auto": "auto", "none": "none", "90": 90, "180": 180, "270": 270}
+        return choices.get(self.value, 0)
+
+
 Ratio = Annotated[float | None, typer.Option(help="Ratio test; the model's own by default, 1 for none.")]
 NoMutual = Annotated[bool, typer.Option("--no-mutual", help="Also keep one-way nearest neighbours.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Forget an unfinished run.")]
@@ -47,9 +62,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 class Loader(Protocol):
-    """Loads the model that the options ask for, when the command is ready for it."""
+    """Loads the model that the options ask for, when the command is ready for it; with changes to them."""
 
-    def __call__(self) -> "ContextDesc": ...
+    def __call__(self, **changes: Any) -> "ContextDesc": ...
 
 
 def load_model(
@@ -104,9 +119,14 @@ def load_model(
     )
 
 
-def with_model_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `load_model`; it takes a `load: Loader` in their place."""
-    options = inspect.signature(load_model).parameters
+def with_model_options(command: Callable[..., None], **defaults: Any) -> Callable[..., None]:
+    """Give a command the options of `load_model`; it takes a `load: Loader` in their place.
+
+    Args:
+        defaults: of options whose default is another for this command.
+    """
+    options = dict(inspect.signature(load_model).parameters)
+    options |= {name: options[name].replace(default=value) for name, value in defaults.items()}
     own = inspect.signature(command, eval_str=True).parameters
     parameters = [p for name, p in own.items() if name != "load"] + list(options.values())
 
