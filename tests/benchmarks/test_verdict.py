@@ -208,14 +208,14 @@ def data_folder(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def model(rootsift_model: Path, tmp_path_factory: pytest.TempPathFactory) -> ContextDesc:
-    """A model that says what it was not trained on."""
+    """A model that says what it was not trained on; its context is random, so it is left out."""
     folder = tmp_path_factory.mktemp("told")
     for file in rootsift_model.iterdir():
         (folder / file.name).symlink_to(file)
     (folder / "model.json").unlink()
     spec, _ = read_spec(rootsift_model)
     write_spec(folder, replace(spec, training={"held_out": 3, "held_out_scenes": ["face", "rocket"]}))
-    return load(folder)
+    return load(folder, context="none")
 
 
 SMALL = v.Size(scene_images=3, halved=1, photos=2, random_pairs=6, hard_pairs=3)
@@ -239,7 +239,7 @@ def test_pairs_of_held_out_images_are_collected_and_fitted(
     calibration = v.fit(found.features["fundamental"], found.same, found.weights())
     probability = calibration.probability(found.features["fundamental"])
     assert probability[found.same].mean() > 0.8
-    assert probability[~found.same].mean() < 0.2
+    assert probability[~found.same & (found.weights() > 0)].mean() < 0.2  # mirror images are not fitted
     again = v.prepare(model, data_folder, tmp_path, SMALL)  # out of the cache
     assert np.array_equal(again.bases[0].raw, prepared.bases[0].raw)
     rows = v.turning(prepared, pairs=2)
