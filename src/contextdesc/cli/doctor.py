@@ -18,6 +18,7 @@ EXTRAS = {
     "train": ("torch", "onnx", "onnxscript", "safetensors"),
     "sfm": ("pycolmap",),
     "heif": ("pillow_heif",),
+    "demo": ("fastapi", "uvicorn"),
 }
 PACKAGES = ("numpy", "opencv-python-headless", "onnxruntime", "h5py", "pillow", "typer", "rich")
 
