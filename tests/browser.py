@@ -1,6 +1,6 @@
 """A real browser for tests of pages: Debian's Chromium, driven by Playwright.
 
-Import the fixture where it is needed: `from tests.browser import browser  # noqa: F401`.
+`conftest.py` makes the fixture `browser` known to all tests.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pytest
 
 from contextdesc.image import Image
 from contextdesc.modelfile import ModelSpec
+from tests.browser import browser  # noqa: F401  # a fixture; one for all, since Playwright starts only once
 
 CI = os.environ.get("CI") == "true"
 

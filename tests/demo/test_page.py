@@ -16,7 +16,7 @@ import pytest
 
 from contextdesc.cli.demo import _session
 from contextdesc.formats.hloc import FeatureFile
-from tests.browser import accessibility_problems, browser, opened  # noqa: F401
+from tests.browser import accessibility_problems, opened
 from tests.demo.conftest import MAX_PIXELS, Server, serving
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def upload(page: Page, paths: tuple[Path, Path]) -> int:
     return wait_for_result(page)
 
 
-def test_a_visit(visited: Server, browser: Browser, stereo_pair: tuple[Path, Path], tmp_path: Path) -> None:  # noqa: F811
+def test_a_visit(visited: Server, browser: Browser, stereo_pair: tuple[Path, Path], tmp_path: Path) -> None:
     with opened(browser, visited.url) as page:
         inliers = upload(page, stereo_pair)
         assert inliers > 64
@@ -119,7 +119,7 @@ def test_a_visit(visited: Server, browser: Browser, stereo_pair: tuple[Path, Pat
         assert features.names == [path.name for path in stereo_pair]
 
 
-def test_the_sample_pair_greets_the_visitor_by_day_and_by_night(visited: Server, browser: Browser) -> None:  # noqa: F811
+def test_the_sample_pair_greets_the_visitor_by_day_and_by_night(visited: Server, browser: Browser) -> None:
     for dark in (False, True):
         with opened(browser, visited.url, dark=dark) as page:
             assert accessibility_problems(page) == []
@@ -133,7 +133,7 @@ def test_the_sample_pair_greets_the_visitor_by_day_and_by_night(visited: Server,
                 page.screenshot(path=Path(SCREENSHOTS) / "demo.png", clip=clip, full_page=True)
 
 
-def test_a_phone_shows_everything_without_scrolling_sideways(visited: Server, browser: Browser) -> None:  # noqa: F811
+def test_a_phone_shows_everything_without_scrolling_sideways(visited: Server, browser: Browser) -> None:
     for width in (320, 390):
         with opened(browser, visited.url, width=width, height=800) as page:
             wait_for_result(page)
@@ -149,7 +149,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(visited: Server, br
             page.mouse.click(picture["x"] + picture["width"] / 2, picture["y"] + picture["height"] / 2)
 
 
-def test_everything_works_by_keyboard(visited: Server, browser: Browser) -> None:  # noqa: F811
+def test_everything_works_by_keyboard(visited: Server, browser: Browser) -> None:
     with opened(browser, visited.url) as page:
         inliers = wait_for_result(page)
         reached = []
@@ -197,7 +197,7 @@ def test_everything_works_by_keyboard(visited: Server, browser: Browser) -> None
 
 def test_a_bad_file_and_a_blank_photograph_get_kind_words(
     visited: Server,
-    browser: Browser,  # noqa: F811
+    browser: Browser,
     stereo_pair: tuple[Path, Path],
     tmp_path: Path,
 ) -> None:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.browser import browser  # noqa: F401  # a fixture
 from tests.sfm_page.scene import KnownScene, write_scene
 
 
