@@ -13,7 +13,22 @@ from typing import Annotated, NoReturn
 import typer
 
 from contextdesc import __version__
-from contextdesc.cli import benchmark, dataset, doctor, export, extract, match, match_set, models, train
+from contextdesc.cli import (
+    benchmark,
+    colmap,
+    dataset,
+    demo,
+    doctor,
+    export,
+    extract,
+    localize,
+    match,
+    match_set,
+    models,
+    sfm,
+    stitch,
+    train,
+)
 from contextdesc.errors import ContextDescError, InputError
 
 app = typer.Typer(
@@ -26,6 +41,11 @@ app = typer.Typer(
 app.command("match")(match.command)
 app.command("extract")(extract.command)
 app.command("match-set")(match_set.command)
+app.command("sfm")(sfm.command)
+app.command("colmap")(colmap.command)
+app.command("localize")(localize.command)
+app.command("stitch")(stitch.command)
+app.command("demo")(demo.command)
 app.command("models")(models.command)
 app.command("doctor")(doctor.command)
 app.command("benchmark")(benchmark.command)

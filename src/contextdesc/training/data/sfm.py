@@ -30,13 +30,12 @@ from contextdesc.match_set import all_pairs
 from contextdesc.matching import match_descriptors
 from contextdesc.progress import progress
 from contextdesc.rootsift import rootsift
-from contextdesc.training.data.colmap import (
-    database_keypoints,
-    import_pycolmap,
-    run_colmap,
-    scene_of,
-    write_database,
-)
+from contextdesc.sfm.binding import import_pycolmap
+from contextdesc.sfm.cameras import CameraConfig, group_cameras
+from contextdesc.sfm.database import ImageRows, read_keypoints, write_database
+from contextdesc.sfm.mapping import MapConfig, run_mapping
+from contextdesc.sfm.verification import verify_pairs
+from contextdesc.training.data.colmap import scene_of
 from contextdesc.training.data.gl3d import find_gl3d, read_gl3d
 from contextdesc.training.data.labels import save_labels
 from contextdesc.training.data.scene_picture import draw_scene
@@ -150,7 +149,7 @@ def from_colmap(
         registered = [image for image in reconstruction.images.values() if image.has_pose]
         if len(registered) < config.min_images:
             raise InputError(f"{model}: {len(registered)} registered images; {config.min_images} are needed")
-        stored = {} if database is None else database_keypoints(pycolmap, database)
+        stored = {} if database is None else read_keypoints(database)
         known = all(
             image.name in stored and stored[image.name].shape[1] >= 4
             and len(stored[image.name]) == image.num_points2D()
@@ -340,17 +339,30 @@ def _reconstruct(
                     indices = match_descriptors(one, two, config.ratio).indices
                     matched.append(f"{first}\n{second}", {"indices": indices.astype(np.uint32)})
                     advance()
-        write_database(pycolmap, work, features, matched, pairs, config)
-    registered = run_colmap(work, len(features), quiet)
+        keypoints = {n: Keypoints(f["xy"], f["size"], f["angle"], f["response"]) for n, f in features.items()}
+        sizes = {name: tuple(feature["shape"].tolist()) for name, feature in features.items()}
+        focals = {name: float(feature["focal"]) or None for name, feature in features.items()}
+        cameras = CameraConfig(config.camera_model, "shared" if config.shared_camera else "auto")
+        write_database(
+            work / "database.db",
+            group_cameras(sizes, focals, cameras),
+            (ImageRows(name, found) for name, found in keypoints.items()),
+            (((a, b), matched[f"{a}\n{b}"]["indices"]) for a, b in pairs),
+        )
+    verify_pairs(work / "database.db", pairs, quiet)
+    models = run_mapping(
+        work / "database.db", work / "images", work / "sparse", MapConfig(), len(features),
+        work / "colmap.log", quiet,
+    )  # fmt: skip
+    registered = models[0] if models else 0
     if registered < config.min_images:
         raise InputError(
             f"{where}: only {registered} of {len(features)} images could be placed; "
             "the photographs must overlap and be taken from different places"
         )
     reconstruction = pycolmap.Reconstruction(str(work / "sparse"))
-    keypoints = {n: Keypoints(f["xy"], f["size"], f["angle"], f["response"]) for n, f in features.items()}
     placed = {
-        image.name: (image, np.ones(2), tuple(features[image.name]["shape"].tolist()))
+        image.name: (image, np.ones(2), sizes[image.name])
         for image in sorted(reconstruction.images.values(), key=lambda image: str(image.name))
         if image.has_pose
     }
