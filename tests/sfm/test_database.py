@@ -29,6 +29,9 @@ def test_who_shares_a_camera() -> None:
     assert groups(CameraConfig(mode="shared")) == [["a/1.jpg", "a/2.jpg", "b/3.jpg"], ["b/4.jpg"]]
     assert groups(CameraConfig(mode="folder")) == [["a/1.jpg", "a/2.jpg"], ["b/3.jpg"], ["b/4.jpg"]]
     assert len(groups(CameraConfig(mode="each"))) == 4
+    frames = dict.fromkeys(("1.jpg", "2.jpg", "3.jpg"), (640, 480))
+    assert len(group_cameras(frames, {}, CameraConfig())) == 1  # of one size, and nothing says otherwise
+    assert len(group_cameras(frames, {"1.jpg": 700.0}, CameraConfig())) == 2
 
 
 def test_focal_lengths_come_from_exif_or_are_guessed() -> None:

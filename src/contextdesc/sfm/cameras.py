@@ -22,7 +22,8 @@ class CameraConfig:
     Attributes:
         model: COLMAP's name of the camera model.
         mode: `shared`: images of one size have one camera; `folder`: those of one folder and size; `each`
-            image has its own; `auto`: those of one size and focal length by EXIF share one, others are alone.
+            image has its own; `auto`: those of one size and focal length by EXIF share one, and so do those
+            without EXIF if all images have one size; else they are alone.
         params: of COLMAP's model, for all images, in pixels; None for EXIF or a guess.
         fixed: whether mapping leaves the parameters as they are.
     """
@@ -57,11 +58,12 @@ def group_cameras(
         focals: in pixels, from EXIF, where known.
     """
     groups: dict[tuple[Any, ...], list[str]] = {}
+    one_size = len(set(sizes.values())) == 1
     for name, size in sizes.items():
         known = focals.get(name)
         by = {
             "shared": "", "folder": str(PurePosixPath(name).parent), "each": name,
-            "auto": known or (name if config.params is None else ""),
+            "auto": known or ("" if one_size or config.params is not None else name),
         }[config.mode]  # fmt: skip
         groups.setdefault((*size, by), []).append(name)
     if config.params is not None and len(set(sizes.values())) > 1:
