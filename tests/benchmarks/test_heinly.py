@@ -8,6 +8,7 @@ import pytest
 
 from contextdesc.benchmarks import heinly
 from contextdesc.benchmarks.methods import build_method
+from contextdesc.benchmarks.sequences import OXFORD, find_sequences, recall
 from contextdesc.detection import Detector, detect
 from contextdesc.errors import InputError
 from contextdesc.image import Image
@@ -27,9 +28,9 @@ def test_recall_by_hand() -> None:
     axes = np.eye(4, dtype=np.float32)
     first_descriptors = axes[[0, 0, 2, 2]]
     second_descriptors = axes[[0, 1, 2]]
-    assert heinly.recall(first, second, first_descriptors, second_descriptors, homography) == 0.5
+    assert recall(first, second, first_descriptors, second_descriptors, homography) == 0.5
     nothing = Keypoints.empty()
-    assert heinly.recall(first, nothing, first_descriptors, axes[:0], homography) == 0
+    assert recall(first, nothing, first_descriptors, axes[:0], homography) == 0
 
 
 @pytest.fixture
@@ -57,8 +58,8 @@ def test_layouts_that_are_not_complete(scene: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="img3 is missing"):
         heinly.run(scene.parent, {})
     (scene / "H1to2p").write_text("1 2 3")
-    with pytest.raises(InputError, match="no scenes in the Oxford affine layout"):
-        heinly.find_scenes(scene)
+    with pytest.raises(InputError, match="no sequences in the Oxford affine layout"):
+        find_sequences(scene, OXFORD)
     with pytest.raises(InputError, match="after the colon one of"):
         build_method("contextdesc:most")
 

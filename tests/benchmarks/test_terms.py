@@ -25,16 +25,6 @@ def pairs(photo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> PairS
     return build_homography_pairs(photos, Cache(tmp_path_factory.mktemp("cache")), config)
 
 
-def test_an_interval_holds_the_mean_and_shrinks_with_more_pairs() -> None:
-    assert terms.bootstrap(np.array([2.0, 2.0, 2.0])) == terms.Gain(2.0, 2.0, 2.0)
-    rng = np.random.default_rng(0)
-    few, many = (terms.bootstrap(rng.normal(1, 3, n)) for n in (30, 3000))
-    assert few.low < few.mean < few.high
-    assert many.high - many.low == pytest.approx(2 * 1.96 * 3 / np.sqrt(3000), rel=0.1)
-    with pytest.raises(InputError, match="no pairs to compare on"):
-        terms.bootstrap(np.zeros(0))
-
-
 def test_gains_compare_a_term_on_with_it_off() -> None:
     recalls = {"none": np.array([10.0, 20]), "visual": np.array([11.0, 20]), "both": np.array([14.0, 22])}
     found = terms.gains(recalls)

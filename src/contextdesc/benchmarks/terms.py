@@ -7,12 +7,12 @@ tracks, both held out from training. Every difference comes with a paired bootst
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from contextdesc.benchmarks.statistics import Mean, bootstrap
 from contextdesc.errors import InputError
 from contextdesc.image import Image, find_images, read
 from contextdesc.keypoints import Keypoints
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 PHOTO_PAIRS = PairConfig(per_photo=3, seed=100)
 SCENE_PAIRS = ScenePairConfig(per_scene=12, seed=100)
 DISTANCE = 2.5  # pixels
-RESAMPLES = 10_000
 CONTEXTS: tuple[Context, ...] = ("none", "visual", "geometric", "both")
 # What a term adds: on, against off
 COMPARISONS = (
@@ -39,15 +38,6 @@ COMPARISONS = (
     ("both", "visual"),
     ("both", "none"),
 )
-
-
-@dataclass(frozen=True)
-class Gain:
-    """Mean difference of recalls in points, and its 95 % interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def run(
@@ -91,24 +81,13 @@ def held_out_pairs(model: str | Path, data: Path, cache: Cache, workers: int = 1
     return sets
 
 
-def gains(recalls: Mapping[str, NDArray[np.float64]], seed: int = 0) -> dict[str, Gain]:
+def gains(recalls: Mapping[str, NDArray[np.float64]], seed: int = 0) -> dict[str, Mean]:
     """What each term adds, as `visual - none`."""
     return {
         f"{on} - {off}": bootstrap(recalls[on] - recalls[off], seed)
         for on, off in COMPARISONS
         if on in recalls and off in recalls
     }
-
-
-def bootstrap(differences: NDArray[np.float64], seed: int = 0) -> Gain:
-    """Mean of paired differences with the 95 % interval of its bootstrap distribution."""
-    if not len(differences):
-        raise InputError("no pairs to compare on")
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(len(differences), size=(RESAMPLES, len(differences)))
-    means = differences[rows].mean(1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Gain(float(differences.mean()), float(low), float(high))
 
 
 def _contexts(model: ContextDesc) -> list[Context]:

@@ -16,6 +16,7 @@ from contextdesc.modelfile import DEFAULT
 
 class Protocol(StrEnum):
     heinly = "heinly"
+    hsequences = "hsequences"
     terms = "terms"
 
 
@@ -23,8 +24,9 @@ def command(
     name: Annotated[
         Protocol,
         typer.Argument(
-            help="heinly: recall per transformation, Oxford affine layout. terms: what each context term "
-            "adds on a model's held-out photos/ and scenes/, with intervals."
+            help="heinly: recall per transformation, Oxford affine layout. hsequences: recall, matching "
+            "accuracy and homographies on HPatches sequences. terms: what each context term adds on a "
+            "model's held-out photos/ and scenes/, with intervals."
         ),
     ],
     data: Annotated[Path, typer.Option(help="Folder of the data, in its published layout.")],
@@ -34,14 +36,22 @@ def command(
     ] = f"sift,rootsift,{DEFAULT}",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the numbers as JSON.")] = None,
     seeds: Annotated[int, typer.Option(help="heinly: number of random draws of keypoints.", min=1)] = 5,
+    limit: Annotated[
+        int | None, typer.Option(help="hsequences: only so many sequences, for a quick look.", min=1)
+    ] = None,
     json_: o.Json = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Run a benchmark and print its table."""
     from contextdesc.formats.atomic import replacing
 
-    run = {Protocol.heinly: _heinly, Protocol.terms: _terms}[name]
-    result, table = run(data, methods.split(","), seeds, quiet or json_)
+    chosen, silent = methods.split(","), quiet or json_
+    if name is Protocol.heinly:
+        result, table = _heinly(data, chosen, seeds, silent)
+    elif name is Protocol.hsequences:
+        result, table = _hsequences(data, chosen, limit, silent)
+    else:
+        result, table = _terms(data, chosen, silent)
     if output is not None:
         with replacing(output) as temporary:
             temporary.write_text(json.dumps(result, indent=2) + "\n")
@@ -51,24 +61,38 @@ def command(
 def _heinly(data: Path, methods: list[str], seeds: int, quiet: bool) -> tuple[dict[str, Any], str]:
     from contextdesc.benchmarks import heinly
     from contextdesc.benchmarks.methods import build_method
+    from contextdesc.benchmarks.sequences import OXFORD, find_sequences
     from contextdesc.progress import progress
 
     built = {method: build_method(method) for method in methods}
-    scenes = heinly.find_scenes(data)
+    scenes = find_sequences(data, OXFORD)
     with progress("heinly", len(scenes) * seeds, quiet=quiet) as advance:
         table = heinly.run(data, built, range(seeds), advance)
     result = {"protocol": "heinly", "keypoints": heinly.KEYPOINTS, "seeds": seeds, "recall": table}
     return result, _markdown(table)
 
 
-def _terms(data: Path, methods: list[str], seeds: int, quiet: bool) -> tuple[dict[str, Any], str]:
+def _hsequences(data: Path, methods: list[str], limit: int | None, quiet: bool) -> tuple[dict[str, Any], str]:
+    from contextdesc.benchmarks import hsequences
+    from contextdesc.benchmarks.methods import build_method
+    from contextdesc.benchmarks.sequences import HPATCHES, find_sequences
+    from contextdesc.progress import progress
+
+    built = {method: build_method(method) for method in methods}
+    total = len(find_sequences(data, HPATCHES))
+    with progress("hsequences", min(total, limit or total), quiet=quiet) as advance:
+        result = hsequences.run(data, built, limit, advance)
+    return result, hsequences.markdown(result)
+
+
+def _terms(data: Path, methods: list[str], quiet: bool) -> tuple[dict[str, Any], str]:
     import tempfile
 
-    from contextdesc.benchmarks import terms
+    from contextdesc.benchmarks import statistics, terms
     from contextdesc.progress import progress
     from contextdesc.training.data.cache import Cache
 
-    result: dict[str, Any] = {"protocol": "terms", "resamples": terms.RESAMPLES, "models": {}}
+    result: dict[str, Any] = {"protocol": "terms", "resamples": statistics.RESAMPLES, "models": {}}
     lines = ["| model | pairs | what | mean | 95 % interval |", "|---|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as folder:
         for model in methods:

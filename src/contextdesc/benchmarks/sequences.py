@@ -1,0 +1,137 @@
+"""Sequences of six images of a plane with known homographies, and what a method gets right on a pair.
+
+Two layouts are read: Oxford affine (`img1` to `img6`, `H1to2p` to `H1to6p`) and HPatches sequences (`1` to
+`6`, `H_1_2` to `H_1_6`). Images may have any suffix that `contextdesc.image` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+
+from contextdesc.errors import InputError
+from contextdesc.geometry import CONFIDENCE, ITERATIONS
+from contextdesc.image import SUFFIXES, Image, read
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from contextdesc.keypoints import Keypoints
+
+DISTANCE = 2.5  # pixels, of a correct match in the paper's recall
+_BLOCK = 1024  # keypoints whose distances to all others are held at a time
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the files of a sequence are named."""
+
+    title: str
+    image: Callable[[int], str]  # of images 1 to 6, without suffix
+    homography: Callable[[int], str]  # from image 1 to image 2 to 6
+
+    @property
+    def files(self) -> str:
+        return f"{self.image(1)} to {self.image(6)}, {self.homography(2)} to {self.homography(6)}"
+
+
+OXFORD = Layout("the Oxford affine layout", lambda i: f"img{i}", lambda i: f"H1to{i}p")
+HPATCHES = Layout("the layout of HPatches sequences", str, lambda i: f"H_1_{i}")
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """Six images, and the homographies (3, 3) from the first to each of the others."""
+
+    images: list[Image]
+    homographies: list[NDArray[np.float64]]
+
+
+def find_sequences(data: Path, layout: Layout) -> dict[str, Path]:
+    """Folders of sequences by name."""
+    if not data.is_dir():
+        raise InputError(f"{data}: no such folder")
+    found = {path.name: path for path in sorted(data.iterdir()) if (path / layout.homography(2)).is_file()}
+    if not found:
+        raise InputError(f"{data}: no sequences in {layout.title} ({layout.files})")
+    return found
+
+
+def read_sequence(folder: Path, layout: Layout) -> Sequence:
+    images = []
+    for index in range(1, 7):
+        stem = layout.image(index)
+        path = next((p for suffix in SUFFIXES if (p := folder / f"{stem}{suffix}").is_file()), None)
+        if path is None:
+            raise InputError(f"{folder}: {stem} is missing (any of {', '.join(SUFFIXES)})")
+        images.append(read(path))
+    homographies = []
+    for index in range(2, 7):
+        path = folder / layout.homography(index)
+        try:
+            matrix = np.loadtxt(path).reshape(3, 3)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: not a 3 x 3 homography ({error})") from None
+        if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-12:
+            raise InputError(f"{path}: a homography that is not invertible")
+        homographies.append(matrix)
+    return Sequence(images, homographies)
+
+
+def warp(xy: NDArray[np.floating], homography: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, 2) pixels through a homography (3, 3)."""
+    projected = np.column_stack([xy, np.ones(len(xy))]) @ homography.T
+    return np.asarray(projected[:, :2] / projected[:, 2:], np.float64)
+
+
+def recall(
+    first: Keypoints,
+    second: Keypoints,
+    first_descriptors: NDArray[np.float32],
+    second_descriptors: NDArray[np.float32],
+    homography: NDArray[np.float64],
+) -> float:
+    """Correct nearest neighbours over correspondences of one pair; 0 if there are none (section 5.1)."""
+    if not len(first) or not len(second):
+        return 0.0
+    warped = warp(first.xy, homography)
+    has_partner = np.zeros(len(first), np.bool_)
+    for start in range(0, len(first), _BLOCK):
+        apart = np.linalg.norm(warped[start : start + _BLOCK, None] - second.xy[None], axis=2)
+        has_partner[start : start + _BLOCK] = apart.min(1) <= DISTANCE
+    nearest = (first_descriptors @ second_descriptors.T).argmax(1)
+    correct = np.linalg.norm(second.xy[nearest] - warped, axis=1) <= DISTANCE
+    return float(correct.sum() / has_partner.sum()) if has_partner.any() else 0.0
+
+
+def match_errors(points: NDArray[np.float32], homography: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(M,) pixels: how far the second point of each match (M, 2, 2) is from its first one, warped."""
+    return np.asarray(np.linalg.norm(warp(points[:, 0], homography) - points[:, 1], axis=1), np.float64)
+
+
+def corner_error(
+    estimated: NDArray[np.float64] | None, homography: NDArray[np.float64], size: tuple[int, int]
+) -> float:
+    """Mean distance of the corners of an image (width, height) under both homographies; inf without one."""
+    if estimated is None:
+        return float("inf")
+    right, bottom = size[0] - 1, size[1] - 1
+    corners = np.array([[0, 0], [right, 0], [right, bottom], [0, bottom]], np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        apart = np.linalg.norm(warp(corners, estimated) - warp(corners, homography), axis=1).mean()
+    return float(apart) if np.isfinite(apart) else float("inf")
+
+
+def estimate_homography(points: NDArray[np.float32], threshold: float) -> NDArray[np.float64] | None:
+    """The homography that most matches (M, 2, 2) agree with, within `threshold` pixels; None if none."""
+    if len(points) < 4:
+        return None
+    matrix, _ = cv2.findHomography(
+        points[:, 0], points[:, 1], cv2.USAC_MAGSAC, threshold, maxIters=ITERATIONS, confidence=CONFIDENCE
+    )
+    return None if matrix is None else np.asarray(matrix, np.float64)

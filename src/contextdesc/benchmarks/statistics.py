@@ -1,0 +1,41 @@
+"""Means with their uncertainty: values of independent units in, an interval by bootstrap out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from contextdesc.errors import InputError
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} ({self.low:.1f} to {self.high:.1f})"
+
+
+def bootstrap(values: ArrayLike, seed: int = 0) -> Mean:
+    """Mean of values (N,) of independent units, such as image pairs or sequences.
+
+    The interval is of the means of `RESAMPLES` draws of N units with replacement. For a paired comparison
+    pass the differences.
+    """
+    units = np.asarray(values, np.float64)
+    if not len(units):
+        raise InputError("no values to take a mean of")
+    rows = np.random.default_rng(seed).integers(len(units), size=(RESAMPLES, len(units)))
+    low, high = np.percentile(units[rows].mean(1), [2.5, 97.5])
+    return Mean(float(units.mean()), float(low), float(high))
