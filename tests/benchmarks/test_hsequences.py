@@ -87,8 +87,9 @@ def release(tmp_path: Path, photo: Image) -> Path:
 
 
 def test_a_photograph_in_the_release_s_layout(release: Path) -> None:
-    result = hsequences.run(release, {name: build_method(name) for name in ("sift", "rootsift")})
-    assert result["skipped"] == {}
+    report = hsequences.run(release, {name: build_method(name) for name in ("sift", "rootsift")})
+    result = report.numbers
+    assert report.skipped == {}
     for method in ("sift", "rootsift"):
         moved = result["summary"][method]["viewpoint"]
         assert moved["recall"]["mean"] > 75
@@ -99,15 +100,21 @@ def test_a_photograph_in_the_release_s_layout(release: Path) -> None:
     assert result["sequences"]["sift"]["i_dark"]["recall"] == pytest.approx(
         result["summary"]["sift"]["illumination"]["recall"]["mean"]
     )
-    table = hsequences.markdown(result)
-    assert "| rootsift | 1 viewpoint |" in table
+    assert "| rootsift | 1 viewpoint |" in report.markdown
+    assert [curves.name for curves in report.curves] == ["mma-illumination", "mma-viewpoint", "mma-all"]
+    assert report.curves[1].lines["sift"][2] == (3, result["summary"]["sift"]["viewpoint"]["mma"][2]["mean"])
 
 
 def test_a_broken_sequence_is_named_and_skipped(release: Path, tmp_path: Path) -> None:
     (release / "i_dark" / "H_1_4").write_text("1 0 0\n0 0 0\n0 0 1\n")
     output = tmp_path / "numbers.json"
-    out = run("benchmark", "hsequences", "--data", release, "--methods", "sift", "-o", output)
+    folder = tmp_path / "report"
+    out = run(
+        "benchmark", "hsequences", "--data", release, "--methods", "sift", "-o", output, "--report", folder
+    )
     assert out.returncode == 0, out.stderr
+    assert "a homography that is not invertible" in (folder / "report.html").read_text()
+    assert json.loads((folder / "numbers.json").read_text()) == json.loads(output.read_text())
     assert "H_1_4: a homography that is not invertible" in out.stdout
     numbers = json.loads(output.read_text())
     assert list(numbers["skipped"]) == ["i_dark"]

@@ -7,12 +7,14 @@ tracks, both held out from training. Every difference comes with a paired bootst
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from contextdesc.benchmarks.statistics import Mean, bootstrap
+from contextdesc.benchmarks.report import Cell, Report, Table
+from contextdesc.benchmarks.statistics import RESAMPLES, Mean, bootstrap
 from contextdesc.errors import InputError
 from contextdesc.image import Image, find_images, read
 from contextdesc.keypoints import Keypoints
@@ -79,6 +81,36 @@ def held_out_pairs(model: str | Path, data: Path, cache: Cache, workers: int = 1
             f"{data}: no photos/ or scenes/ with data that {spec.name} was not trained on, by its model.json"
         )
     return sets
+
+
+def report(models: Mapping[str, Mapping[str, Mapping[str, NDArray[np.float64]]]]) -> Report:
+    """Recalls of pairs by model, kind of pair and terms (see `run`), for people."""
+    numbers: dict[str, Any] = {}
+    rows: list[tuple[Cell, ...]] = []
+    for model, kinds in models.items():
+        numbers[model] = {}
+        for kind, recalls in kinds.items():
+            found, count = gains(recalls), len(next(iter(recalls.values())))
+            numbers[model][kind] = {
+                "pairs": count,
+                "recall": {context: float(values.mean()) for context, values in recalls.items()},
+                "gain": {what: asdict(gain) for what, gain in found.items()},
+            }
+            where = f"{count} {kind}"
+            rows += [
+                (model, where, f"recall, {c}", f"{values.mean():.2f}", "") for c, values in recalls.items()
+            ]
+            rows += [
+                (model, where, what, f"{gain.mean:+.2f}", f"{gain.low:+.2f} to {gain.high:+.2f}")
+                for what, gain in found.items()
+            ]
+    return Report(
+        "terms",
+        "Recall in percent on image pairs held out from training, and what each context term adds to it, "
+        "with the 95 % interval of a paired bootstrap over pairs.",
+        {"resamples": RESAMPLES, "models": numbers},
+        [Table("Context terms", ("model", "pairs", "what", "mean", "95 % interval"), rows)],
+    )
 
 
 def gains(recalls: Mapping[str, NDArray[np.float64]], seed: int = 0) -> dict[str, Mean]:
