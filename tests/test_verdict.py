@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,3 +195,13 @@ def test_photographs(photo: Image) -> None:
     for name in ("other", "mirrored"):
         assert answers[name].verdict != "same scene"
         assert answers[name].probability < 0.5  # type: ignore[operator]
+
+
+def test_the_page_names_the_features_that_count() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "verdict.md").read_text(encoding="utf-8")
+    sentence = page[page.index("the probability depends\n") : page.index(" alone. Whether")]
+    named = set(re.findall(r"\*\*(.+?)\*\*", sentence))
+    stored = json.loads(CALIBRATIONS.read_text(encoding="utf-8"))
+    for entry in stored.values():
+        for geometry in entry["geometries"].values():
+            assert {name for name, value in geometry["coefficients"].items() if value} == named
