@@ -20,17 +20,13 @@ def unit(rows: int, seed: int, near: np.ndarray | None = None) -> np.ndarray:
 
 
 def by_loops(first: np.ndarray, second: np.ndarray, ratio: float, mutual: bool) -> list[tuple[int, int]]:
-    kept = []
-    for i, row in enumerate(first):
-        distances = np.linalg.norm(second - row, axis=1)
+    def nearest(row: np.ndarray, others: np.ndarray) -> int | None:
+        distances = np.linalg.norm(others - row, axis=1)
         order = np.argsort(distances)
-        j = int(order[0])
-        if len(order) > 1 and ratio < 1 and distances[j] > ratio * distances[order[1]]:
-            continue
-        if mutual and int(np.argmin(np.linalg.norm(first - second[j], axis=1))) != i:
-            continue
-        kept.append((i, j))
-    return kept
+        return int(order[0]) if distances[order[0]] <= ratio * distances[order[1]] else None
+
+    found = [(i, nearest(row, second)) for i, row in enumerate(first)]
+    return [(i, j) for i, j in found if j is not None and (not mutual or nearest(second[j], first) == i)]
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.8])
@@ -48,6 +44,15 @@ def test_agrees_with_plain_loops_across_blocks(
     assert 5 < len(expected) <= 50
     cosine = (first[matches.indices[:, 0]] * second[matches.indices[:, 1]]).sum(1)
     np.testing.assert_allclose(matches.similarity, cosine, rtol=1e-5)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 0.9, 0.8])
+def test_mutual_matches_do_not_depend_on_which_image_comes_first(ratio: float) -> None:
+    second = unit(300, 1)
+    first = unit(200, 2, near=second)
+    there, back = match_descriptors(first, second, ratio), match_descriptors(second, first, ratio)
+    assert 20 < len(there) < 200
+    assert sorted(map(tuple, there.indices.tolist())) == sorted((j, i) for i, j in back.indices.tolist())
 
 
 def test_rows_that_tie_give_one_match() -> None:

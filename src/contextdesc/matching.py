@@ -1,7 +1,7 @@
 """Matching: descriptors of two images in, pairs of rows out.
 
 Nearest neighbour by cosine, mutual check and ratio test, computed in blocks, so that memory does not grow
-with the product of the two numbers of keypoints.
+with the product of the two numbers of keypoints. Mutual matches do not depend on which image comes first.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def match(
     Args:
         ratio: keep a match if its distance is at most `ratio` times that of the second nearest; None
             for the model's own threshold, 1 for no ratio test.
-        mutual: keep a match only if both are each other's nearest.
+        mutual: keep a match only if both are each other's nearest and both pass the ratio test.
         force: match features of different models all the same.
     """
     if first.source != second.source and not force:
@@ -85,17 +85,27 @@ def match_descriptors(
     if not len(first) or not len(second):
         return Matches(np.zeros((0, 2), np.int64), np.zeros(0, np.float32))
     nearest, best, runner_up, best_of_second = _two_nearest(first, second)
-    keep = np.ones(len(first), np.bool_)
-    if ratio < 1:
-        distance, next_distance = (np.sqrt(np.maximum(0, 2 - 2 * s)) for s in (best, runner_up))
-        keep &= distance <= ratio * next_distance
+    keep = _distinct(best, runner_up, ratio)
     if mutual:
         keep &= best >= best_of_second[nearest]
     rows = np.flatnonzero(keep)
     if mutual:  # of rows that tie for one partner, the first
         _, chosen = np.unique(nearest[rows], return_index=True)
         rows = np.sort(rows[chosen])
+    if mutual and ratio < 1 and len(rows):
+        _, best_back, runner_up_back, _ = _two_nearest(second[nearest[rows]], first)
+        rows = rows[_distinct(best_back, runner_up_back, ratio)]
     return Matches(np.column_stack([rows, nearest[rows]]), best[rows])
+
+
+def _distinct(
+    best: NDArray[np.float32], runner_up: NDArray[np.float32], ratio: float
+) -> NDArray[np.bool_]:
+    """(N,) whether the nearest is at most `ratio` times as far as the second nearest, by their cosines."""
+    if ratio == 1:
+        return np.ones(len(best), np.bool_)
+    distance, next_distance = (np.sqrt(np.maximum(0, 2 - 2 * s)) for s in (best, runner_up))
+    return np.asarray(distance <= ratio * next_distance)
 
 
 def _two_nearest(

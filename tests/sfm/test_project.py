@@ -65,12 +65,11 @@ def inliers(path: Path) -> int:
 def test_colmaps_own_matcher_finds_what_ours_does(
     filled: Path, copied: Path, model: ContextDesc, brute_force: bool
 ) -> None:
-    """With one ratio and COLMAP's rule, which asks both images for it; by brute force it compares angles."""
+    """At least 90 % of the inliers, with the same ratio; by brute force COLMAP compares angles."""
     pycolmap = import_pycolmap()
-    ratio = model.spec.ratio
     options = pycolmap.FeatureMatchingOptions()
     options.use_gpu = False
-    options.sift.max_ratio = ratio
+    options.sift.max_ratio = model.spec.ratio
     options.sift.cpu_brute_force_matcher = brute_force
     verification = pycolmap.TwoViewGeometryOptions()
     verification.ransac.random_seed = 0
@@ -80,26 +79,7 @@ def test_colmaps_own_matcher_finds_what_ours_does(
     pycolmap.match_exhaustive(
         str(copied), matching_options=options, verification_options=verification, device=pycolmap.Device.cpu
     )
-    theirs = inliers(copied)
-    both_ways = copied.with_name("both.db")
-    shutil.copyfile(filled, both_ways)
-    with (
-        pycolmap.Database.open(str(both_ways)) as database,
-        FeatureFile(features_of(filled)) as file,
-    ):
-        database.clear_matches()
-        database.clear_two_view_geometries()
-        ids = {image.name: image.image_id for image in database.read_all_images()}
-        pairs = [(a, b) for i, a in enumerate(file.names) for b in file.names[i + 1 :]]
-        for a, b in pairs:
-            one, two = file[a].descriptors, file[b].descriptors
-            there = match_descriptors(one, two, ratio).indices
-            back = {(j, i) for i, j in match_descriptors(two, one, ratio).indices.tolist()}
-            rows = np.array([row for row in there.tolist() if tuple(row) in back], np.uint32)
-            database.write_matches(ids[a], ids[b], rows)
-    verify_pairs(both_ways, pairs, quiet=True)
-    assert theirs >= 0.9 * inliers(both_ways)
-    assert theirs >= 0.8 * inliers(filled)  # which asks only the first image for the ratio
+    assert inliers(copied) >= 0.9 * inliers(filled)
 
 
 def test_keypoints_can_be_kept(filled: Path, copied: Path, three: Path, model: ContextDesc) -> None:
