@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from contextdesc.benchmarks.methods import build_method
-from contextdesc.benchmarks.ratio import Candidates, candidates, equal_precision, mutual_with_ratio
+from contextdesc.benchmarks.ratio import (
+    Candidates,
+    candidates,
+    equal_precision,
+    mutual_with_ratio,
+    photo_views,
+)
 from contextdesc.errors import InputError
 from contextdesc.image import find_images
 
@@ -23,17 +29,22 @@ def test_equal_precision_by_hand() -> None:
 
 
 def test_ratios_by_hand() -> None:
+    """Squared, (0.6, 0.8) is at 0.4 from (0, 1) and at 0.8 from the next, which (0, 1) has at 2. And (1, 0) is
+    at 0.4 from (0.8, 0.6) and at 2 from the next, but there it is the other side that has one at 0.8."""
     second = np.float32([[1, 0], [0, 1], [-1, 0]])
     first = np.float32([[1, 0], [0.6, 0.8]])
     rows, partner, ratio = mutual_with_ratio(first, second)
     assert rows.tolist() == [0, 1]
     assert partner.tolist() == [0, 1]
-    np.testing.assert_allclose(ratio, [0, np.sqrt(0.4) / np.sqrt(0.8)], rtol=1e-5)
+    np.testing.assert_allclose(ratio, [0, np.sqrt(0.4 / 0.8)], rtol=1e-5)
+    rows, partner, ratio = mutual_with_ratio(second, np.float32([[0.8, 0.6], [0, -1]]))
+    assert (rows.tolist(), partner.tolist()) == ([0], [0])
+    np.testing.assert_allclose(ratio, [np.sqrt(0.4 / 0.8)], rtol=1e-5)
 
 
 def test_precision_falls_with_the_threshold_on_real_views(photo_folder: Path) -> None:
     photos = list(find_images([photo_folder]).values())
-    found = candidates(photos, {"sift": build_method("sift")}, 0)["sift"]
+    found = candidates(photo_views(photos), {"sift": build_method("sift")})["sift"]
     assert len(found.ratio) > 150
     assert found.precision(0.7) > found.precision(1.0) > 0.1
     assert equal_precision(found, found) >= 0.80

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from contextdesc.benchmarks.ratio import scene_views
 from contextdesc.detection import detect
 from contextdesc.errors import InputError
 from contextdesc.training.data.scenes import (
@@ -176,6 +177,17 @@ def test_the_true_points_project_to_their_observations(made: Scene) -> None:
     depth = made.project(2, made.points[made.keypoints(2)[1]])[1]
     back = made.unproject(2, made.keypoints(2)[0].xy, depth)
     np.testing.assert_allclose(made.project(2, back)[0], made.keypoints(2)[0].xy, atol=1e-3)
+
+
+def test_matches_of_two_views_are_judged_by_their_cameras(made: Scene) -> None:
+    pairs = list(scene_views([made.images.parent], per_scene=2))
+    assert len(pairs) == 2
+    for pair in pairs:
+        first, second = (made.names.index(Path(image.name).name) for image in pair.images)
+        rows = made.matches(first, second)
+        one, two = made.keypoints(first)[0].xy[rows[:, 0]], made.keypoints(second)[0].xy[rows[:, 1]]
+        assert pair.errors(one, two).max() < 1
+        assert np.median(pair.errors(one, two[::-1])) > 10
 
 
 def test_shared_tracks_equal_a_plain_count(made: Scene) -> None:

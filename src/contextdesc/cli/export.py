@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from contextdesc.benchmarks.ratio import TwoViews
     from contextdesc.training.config import StageConfig
 
 
@@ -33,12 +36,16 @@ def command(
         Path | None, typer.Option(help="Choose the threshold on the last photographs of this folder.")
     ] = None,
     held_out: Annotated[int, typer.Option(help="How many, as in training.", min=1)] = 30,
+    ratio_scenes: Annotated[
+        Path | None,
+        typer.Option(help="Choose the threshold on the scenes of this folder that training held out."),
+    ] = None,
     card: Annotated[
         list[Path] | None, typer.Option(help="JSON files with what model.json says of the training.")
     ] = None,
 ) -> None:
     """Write a model that `contextdesc match --model DIR` uses, after checking that it agrees."""
-    from contextdesc.benchmarks.ratio import choose_ratio
+    from contextdesc.benchmarks.ratio import choose_ratio, photo_views, scene_views
     from contextdesc.errors import InputError
     from contextdesc.image import read
     from contextdesc.modelfile import write_spec
@@ -61,9 +68,13 @@ def command(
     spec = model.spec if ratio is None else replace(model.spec, ratio=ratio)
     picture = read(image or _any_photograph(model.config))
     written = export_model(model.parts, spec, output, picture, model.carried)
+    views: list[Iterator[TwoViews]] = []
     if ratio_photos is not None:
-        photos = photographs(ratio_photos, held_out)[1]
-        written = replace(written, ratio=choose_ratio(photos, output))
+        views.append(photo_views(photographs(ratio_photos, held_out)[1]))
+    if ratio_scenes is not None:
+        views.append(scene_views([ratio_scenes / name for name in model.config.held_out_scenes]))
+    if views:
+        written = replace(written, ratio=choose_ratio(chain(*views), output))
         write_spec(output, written)
     print(f"{output}: {', '.join(written.files)}; ratio {written.ratio}")
 

@@ -185,6 +185,17 @@ class Scene:
         rays = rays @ np.linalg.inv(self.intrinsics[image].astype(np.float64)).T
         return np.asarray((rays * depth[:, None] - self.translation[image]) @ self.rotation[image])
 
+    def fundamental(self, first: int, second: int) -> NDArray[np.float64]:
+        """(3, 3): second' F first = 0 for pixels of two images, OpenCV convention."""
+        rotation = self.rotation[second].astype(np.float64) @ self.rotation[first].T
+        x, y, z = self.translation[second] - rotation @ self.translation[first]
+        across = np.array([[0, -z, y], [z, 0, -x], [-y, x, 0]])
+        to_ray = [
+            np.linalg.inv(self.intrinsics[image].astype(np.float64)) @ [[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]]
+            for image in (first, second)
+        ]
+        return np.asarray(to_ray[1].T @ across @ rotation @ to_ray[0])
+
     @cached_property
     def shared_tracks(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
         """Image pairs that share tracks.
