@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from contextdesc import modelfile
-from contextdesc.benchmarks.ratio import choose_ratio
+from contextdesc.benchmarks.ratio import choose_ratio, photo_views
 from contextdesc.config import from_dict
 from contextdesc.errors import InputError
 from contextdesc.formats.atomic import replacing
@@ -99,7 +99,7 @@ def train_on_photos(
     checkpoints.append(train(config, work / "context", cache, workers, say))
     written = _export(checkpoints[-1:], output, photos, _training(recipe, minutes))
     try:
-        ratio = choose_ratio(photographs(photos, recipe.held_out)[1], output)
+        ratio = choose_ratio(photo_views(photographs(photos, recipe.held_out)[1]), output)
         written = replace(written, ratio=ratio)
         modelfile.write_spec(output, written)
     except InputError as error:
