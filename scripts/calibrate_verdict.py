@@ -18,6 +18,7 @@ import numpy as np
 
 from contextdesc import verdict
 from contextdesc.benchmarks import verdict as v
+from contextdesc.benchmarks import verdict_pairs as vp
 from contextdesc.formats.atomic import replacing
 from contextdesc.geometry import Geometry
 from contextdesc.model import load
@@ -33,25 +34,25 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with scenes/ and photos/")
     parser.add_argument("--models", default=",".join(packaged_models()), help="comma-separated")
     parser.add_argument("--cache", type=Path, help="folder that keeps base descriptors for the next run")
-    parser.add_argument("--images", type=int, default=v.DEFAULT_SIZE.scene_images, help="of each scene")
+    parser.add_argument("--images", type=int, default=vp.DEFAULT_SIZE.scene_images, help="of each scene")
     options = parser.parse_args()
     names = options.models.split(",")
-    size = v.Size(scene_images=options.images)
+    size = vp.Size(scene_images=options.images)
     stored = json.loads(verdict.CALIBRATIONS.read_text(encoding="utf-8"))
     collected = {}
     with tempfile.TemporaryDirectory() as temporary:
         for name in names:
             begun = time.process_time()
-            prepared = v.prepare(
+            prepared = vp.prepare(
                 load(name), options.data, options.cache or Path(temporary), size, quiet=False
             )
-            evidence = collected[name] = v.collect(prepared, quiet=False)
+            evidence = collected[name] = vp.collect(prepared, quiet=False)
             fits = {geometry: v.cross_validated(evidence, geometry) for geometry in v.GEOMETRIES}
             stored[name] = _entry(prepared.model.checksum, fits)
             _write_calibrations(stored)
             report = _report(evidence, fits) | {
                 "model": name, "checksum": prepared.model.checksum, "views": len(prepared.views),
-                "turned": v.turning(prepared), "cpu_seconds": round(time.process_time() - begun),
+                "turned": vp.turning(prepared), "cpu_seconds": round(time.process_time() - begun),
             }  # fmt: skip
             _write(ROOT / "docs" / "results" / f"verdict-{name}.json", json.dumps(report, indent=2) + "\n")
             _draw(ROOT / "docs" / "images" / f"verdict-{name}.png", name, evidence, fits["fundamental"])

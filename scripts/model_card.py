@@ -31,7 +31,7 @@ def main(name: str) -> None:
         ("regional network", f"{spec.regional}, longer side at most {spec.regional_max_side} pixels"),
         ("files", f"{', '.join(f'`{f}`' for f in spec.files)}: {size:.1f} MB, weights in half precision"),
         ("patch support", f"{spec.support} times the keypoint's size"),
-        ("ratio threshold", f"{spec.ratio}: its precision on held-out photographs equals SIFT's at 0.80"),
+        ("ratio threshold", f"{spec.ratio}: its precision on held-out scenes equals SIFT's at 0.80"),
         ("checksum", f"`{checksum[:16]}`"),
         ("licence", "Apache-2.0"),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -98,7 +97,7 @@ def test_probability_grows_with_the_evidence(geometry: str) -> None:
     found = [verified(good, 40, geometry).probability for good in (0, 20, 60, 300)]
     assert all(p is not None and LIMIT <= p <= 1 - LIMIT for p in found)
     assert found == sorted(found)  # type: ignore[type-var]
-    assert found[0] < 0.2  # type: ignore[operator]
+    assert found[0] < 0.5  # type: ignore[operator]
     assert found[-1] > 0.95  # type: ignore[operator]
 
 
@@ -138,8 +137,8 @@ def test_a_mirror_is_no_evidence() -> None:
     results = [verify(first, other, matches) for other in (second, image)]
     assert min(result.inlier_count for result in results) > 50
     found = [dict(zip(FEATURES, _measured(result), strict=True)) for result in results]
-    assert [f["planar"] for f in found] == [pytest.approx(np.log(56), abs=0.1), 0.0]
-    assert [f["inliers"] for f in found] == [pytest.approx(np.log(61), abs=0.1), 0.0]
+    expected = [pytest.approx(np.log(count / 1020), abs=0.1) for count in (61, 1)]
+    assert [f["inlier share"] for f in found] == expected
     assert results[1].verdict != "same scene"
 
 
@@ -158,11 +157,9 @@ def test_evidence_is_what_it_says() -> None:
     facts = PairFacts((SIZE, SIZE), (100, 50), "m", "c", 2.0, turns, scales)
     found = dict(zip(FEATURES, measure(points, inliers, errors, facts), strict=True))
     assert found == {
-        "inliers": pytest.approx(np.log(6)),
-        "inlier ratio": pytest.approx(np.log(5.5 / 11)),
         "inlier share": pytest.approx(np.log(6 / 70)),
-        "planar": 0.0,  # five may be chance
-        "alike": 0.0,  # so may three
+        "inlier ratio": pytest.approx(np.log(5.5 / 11)),
+        "alike": 0.0,  # three may be chance
         "spread": pytest.approx(0.5),
         "closeness": pytest.approx(0.75),
     }
@@ -197,11 +194,10 @@ def test_photographs(photo: Image) -> None:
         assert answers[name].probability < 0.5  # type: ignore[operator]
 
 
-def test_the_page_names_the_features_that_count() -> None:
+def test_every_feature_counts_and_is_on_the_page() -> None:
     page = (Path(__file__).parent.parent / "docs" / "verdict.md").read_text(encoding="utf-8")
-    sentence = page[page.index("the probability depends\n") : page.index(" alone. Whether")]
-    named = set(re.findall(r"\*\*(.+?)\*\*", sentence))
+    assert all(f"\n| {feature} | " in page for feature in FEATURES)
     stored = json.loads(CALIBRATIONS.read_text(encoding="utf-8"))
     for entry in stored.values():
         for geometry in entry["geometries"].values():
-            assert {name for name, value in geometry["coefficients"].items() if value} == named
+            assert all(geometry["coefficients"][feature] for feature in FEATURES)

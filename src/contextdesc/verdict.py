@@ -25,10 +25,9 @@ CALIBRATIONS = Path(__file__).with_name("verdict.json")
 GENERAL = "general"  # key of the calibration for models that have none of their own
 MIN_KEYPOINTS = 8  # in each image; with fewer, no geometry could be found even for the same scene
 LIMIT = 0.001  # probabilities beyond this and 1 - this are not claimed: the calibration has too few pairs
-FEATURES = ("inliers", "inlier ratio", "inlier share", "planar", "alike", "spread", "closeness")
+FEATURES = ("inlier share", "inlier ratio", "alike", "spread", "closeness")
 
 _PLANE = 3.0  # thresholds: how far from one homography an inlier may lie and still count as planar
-_PLANAR_BY_CHANCE = 5  # inliers of two unrelated images that one homography explains all the same
 _MIRROR = np.array([[1, 1], [-1, 1]], np.float32)  # of the second image's points
 _MIRRORED = 10  # inliers, and half of all, that a mirroring homography must explain to be believed
 _ALIKE_AT_RANDOM = 3  # inliers of two unrelated images that turn and scale alike
@@ -102,7 +101,7 @@ class Calibration:
     different_below: float
 
     def probability(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """(N,) of features (N, 7), kept within `LIMIT` and 1 - `LIMIT`."""
+        """(N,) of features (N, 5), kept within `LIMIT` and 1 - `LIMIT`."""
         logit = features @ np.array(self.coefficients) + self.intercept
         return np.clip(1 / (1 + np.exp(-np.clip(logit, -30, 30))), LIMIT, 1 - LIMIT)
 
@@ -137,27 +136,23 @@ def measure(
     errors: NDArray[np.float32],
     facts: PairFacts,
 ) -> NDArray[np.float64]:
-    """The features (7,) of a verified pair, in the order of `FEATURES`; see `judge` for the arguments.
+    """The features (5,) of a verified pair, in the order of `FEATURES`; see `judge` for the arguments.
 
-    Logarithms of: inliers; their share of the matches; inliers per keypoint; inliers that one homography
-    explains; inliers whose keypoints turn and scale alike. Then the square root of the share of the image
-    that the inliers' hull covers (mean of both images), and one minus the median error of the inliers over
-    the threshold. Pairs without inliers are in the middle of the last, and small constants keep shares of
-    few matches from being extreme.
+    Logarithms of: inliers per keypoint; their share of the matches; inliers whose keypoints turn and scale
+    alike. Then the square root of the share of the image that the inliers' hull covers (mean of both images),
+    and one minus the median error of the inliers over the threshold. Pairs without inliers are in the middle
+    of the last, and small constants keep shares of few matches from being extreme. Matches that a mirror
+    explains count as none.
     """
     count, matches = int(inliers.sum()), len(inliers)
     agreeing = points[inliers]
-    planar = _planar(agreeing, facts.threshold * _PLANE)
-    mirrored = _planar(agreeing * _MIRROR, facts.threshold * _PLANE)
-    if mirrored >= max(_MIRRORED, count / 2) and mirrored > planar:  # no two cameras see that
+    if _mirrored(agreeing, facts.threshold * _PLANE):  # no two cameras see that
         return measure(points, np.zeros_like(inliers), errors, facts)
     hulls = [_hull_share(agreeing[:, side], facts.sizes[side]) for side in (0, 1)]
     residual = float(np.median(errors[inliers])) / facts.threshold if count else 0.5
     return np.array([
-        np.log(count + 1),
-        np.log((count + 0.5) / (matches + 5)),
         np.log((count + 1) / (min(facts.keypoints) + 20)),
-        np.log(max(0, planar - _PLANAR_BY_CHANCE) + 1),
+        np.log((count + 0.5) / (matches + 5)),
         np.log(max(0.0, _alike(inliers, facts) - _ALIKE_AT_RANDOM) + 1),
         np.sqrt(np.mean(hulls)),
         1 - residual,
@@ -193,6 +188,12 @@ def _hull_share(xy: NDArray[np.float32], size: Sequence[int]) -> float:
     if len(xy) < 3:
         return 0.0
     return cv2.contourArea(cv2.convexHull(xy.astype(np.float32))) / (size[0] * size[1])
+
+
+def _mirrored(points: NDArray[np.float32], threshold: float) -> bool:
+    """Whether a homography that mirrors explains most of the matches (N, 2, 2), and more than any other."""
+    mirrored = _planar(points * _MIRROR, threshold)
+    return mirrored >= max(_MIRRORED, len(points) / 2) and mirrored > _planar(points, threshold)
 
 
 def _planar(points: NDArray[np.float32], threshold: float) -> int:
