@@ -1,4 +1,4 @@
-"""Reading: a path, encoded bytes or an array comes in, an upright 8-bit RGB `Image` goes out.
+"""Reading: a path, a URL, encoded bytes or an array comes in, an upright 8-bit RGB `Image` goes out.
 
 Pillow reads the header first, so a file is judged by its size before its pixels are decoded, and a
 truncated file is an error instead of a picture with a gray bottom.
@@ -10,25 +10,31 @@ import os
 import struct
 import threading
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
-from pathlib import Path
-from typing import IO, TYPE_CHECKING, TypeAlias
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, TypeAlias, overload
 
 import cv2
 import numpy as np
 
+from contextdesc import remote
 from contextdesc.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from PIL.Image import Image as PillowImage
 
+Location: TypeAlias = Path | str  # a local file, or the URL of one elsewhere
 Source: TypeAlias = "str | os.PathLike[str] | bytes | NDArray[np.generic] | Image"
 
 MAX_PIXELS = 250_000_000  # decoded size above which a file is refused as a decompression bomb
 SUFFIXES = (".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp", ".webp", ".ppm", ".pgm", ".heic", ".heif")
+
+# The largest remote file that can be an image of so many pixels: 16-bit RGBA, and what else a file may hold.
+_MAX_BYTES_PER_PIXEL, _MAX_METADATA = 8, 2**26
 
 _EXIF_ORIENTATION, _EXIF_IFD, _EXIF_FOCAL_35MM = 0x0112, 0x8769, 0xA405
 _FULL_FRAME_WIDTH = 36.0  # mm, the long side that a 35 mm equivalent focal length refers to
@@ -74,8 +80,9 @@ def read(source: Source, max_side: int | None = None, max_pixels: int = MAX_PIXE
     """Read one image, turn it upright and make it 8-bit RGB.
 
     Args:
-        source: a path, the bytes of an encoded file, an array of shape (H, W), (H, W, 1), (H, W, 3)
-            or (H, W, 4) in RGB order (uint8, uint16, bool or float), or an `Image`.
+        source: a path, a URL that fsspec reads (a string), the bytes of an encoded file, an array of
+            shape (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) in RGB order (uint8, uint16, bool or float),
+            or an `Image`.
         max_side: if the longer side is larger, the image is downscaled to it.
         max_pixels: refuse files that would decode to more pixels.
 
@@ -90,32 +97,36 @@ def read(source: Source, max_side: int | None = None, max_pixels: int = MAX_PIXE
         image = Image(rgb, (rgb.shape[1], rgb.shape[0]))
     elif isinstance(source, (bytes, bytearray, memoryview)):
         image = _decode_quietly(BytesIO(source), "bytes", max_pixels)
+    elif isinstance(source, str) and remote.is_url(source):
+        content = remote.read_bytes(source, max_pixels * _MAX_BYTES_PER_PIXEL + _MAX_METADATA)
+        image = _decode_quietly(BytesIO(content), source, max_pixels)
     elif isinstance(source, (str, os.PathLike)):
         image = _read_file(Path(source), max_pixels)
     else:
         raise InputError(
-            f"cannot read an image from {type(source).__name__}: give a path, bytes or a NumPy array"
+            f"cannot read an image from {type(source).__name__}: give a path, URL, bytes or a NumPy array"
         )
     return image if max_side is None else _downscale(image, max_side)
 
 
-def find_images(roots: list[Path]) -> dict[str, Path]:
+@overload
+def find_images(roots: Sequence[Path]) -> dict[str, Path]: ...
+@overload
+def find_images(roots: Sequence[Location]) -> dict[str, Location]: ...
+def find_images(roots: Sequence[Location]) -> dict[str, Location] | dict[str, Path]:
     """List image files below folders (recursively) and single files, by name.
+
+    Args:
+        roots: paths, or strings: those that are URLs (`s3://bucket/folder`) are listed through fsspec.
 
     Returns:
         Name to path, sorted: the name is the path relative to its folder, with forward slashes; for a
-        single file, its file name. Two files of one name are refused.
+        single file, its file name. Two files of one name are refused. URLs stay strings.
     """
-    found: dict[str, Path] = {}
+    found: dict[str, Location] = {}
     for root in roots:
-        if root.is_dir():
-            files = sorted(p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
-            named = [(p.relative_to(root).as_posix(), p) for p in files]
-        elif root.exists():
-            named = [(root.name, root)]
-        else:
-            raise InputError(f"{root}: no such file or folder")
-        for name, path in named:
+        remote_root = isinstance(root, str) and remote.is_url(root)
+        for name, path in _remote_images(str(root)) if remote_root else _local_images(Path(root)):
             if found.setdefault(name, path) != path:
                 raise InputError(
                     f"{found[name]} and {path} would both be called {name}: give their common folder"
@@ -123,6 +134,23 @@ def find_images(roots: list[Path]) -> dict[str, Path]:
     if not found:
         raise InputError(f"{', '.join(map(str, roots))}: no images here (looked for {', '.join(SUFFIXES)})")
     return dict(sorted(found.items()))
+
+
+def _local_images(root: Path) -> list[tuple[str, Path]]:
+    if root.is_dir():
+        files = sorted(p for p in root.rglob("*") if p.suffix.lower() in SUFFIXES and p.is_file())
+        return [(p.relative_to(root).as_posix(), p) for p in files]
+    if root.exists():
+        return [(root.name, root)]
+    remote.refuse_url(root, "this")
+    raise InputError(f"{root}: no such file or folder")
+
+
+def _remote_images(url: str) -> list[tuple[str, str]]:
+    files = remote.list_files(url)
+    if files and files[0][1] == url:
+        return files
+    return [(name, file) for name, file in files if PurePosixPath(name).suffix.lower() in SUFFIXES]
 
 
 def _read_file(path: Path, max_pixels: int) -> Image:
