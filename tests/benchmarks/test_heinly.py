@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 
 from contextdesc.benchmarks import heinly
-from contextdesc.benchmarks.methods import build_method
+from contextdesc.benchmarks.methods import build_method, build_methods
+from contextdesc.benchmarks.protocol import Request
 from contextdesc.benchmarks.sequences import OXFORD, find_sequences, recall
 from contextdesc.detection import Detector, detect
 from contextdesc.errors import InputError
@@ -33,35 +34,82 @@ def test_recall_by_hand() -> None:
     assert recall(first, nothing, first_descriptors, axes[:0], homography) == 0
 
 
-@pytest.fixture
-def scene(tmp_path: Path, photo: Image) -> Path:
-    folder = tmp_path / "scenes" / "shift"
-    folder.mkdir(parents=True)
-    for index in range(1, 7):
-        crop = photo.rgb[:-20, 4 * (index - 1) : 4 * (index - 1) + 400]
-        cv2.imwrite(str(folder / f"img{index}.png"), np.ascontiguousarray(crop[..., ::-1]))
-        if index > 1:
-            np.savetxt(folder / f"H1to{index}p", [[1, 0, -4 * (index - 1)], [0, 1, 0], [0, 0, 1]])
-    return folder
+def test_a_shifted_image_is_easy(scene: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heinly, "KEYPOINTS", 300)
+    report = heinly.run(Request(scene.parent, build_methods("sift,rootsift"), seeds=(0, 1)))
+    table = report.numbers["recall"]
+    assert table["sift"]["shift"] > 60
+    assert table["rootsift"]["mean"] == table["rootsift"]["shift"] > 60
+    pairs = np.array(report.numbers["pairs"]["sift"]["shift"])
+    assert pairs.shape == (2, 5)
+    assert pairs.mean() == pytest.approx(table["sift"]["shift"])
+    assert not np.array_equal(pairs[0], pairs[1])  # another draw of keypoints
 
 
-def test_a_shifted_image_is_easy(scene: Path) -> None:
-    table = heinly.run(
-        scene.parent, {"sift": build_method("sift"), "rootsift": build_method("rootsift")}, [0]
-    )
-    assert table["sift"]["shift"] > 75
-    assert table["rootsift"]["mean"] == table["rootsift"]["shift"] > 75
+def test_means_intervals_and_differences_by_hand() -> None:
+    """Two scenes of blur with two pairs, one seed, and one of an unknown kind."""
+    recalls = {
+        "a": {
+            "bikes": np.array([[10.0, 30]]),
+            "trees": np.array([[40.0, 40]]),
+            "new": np.array([[90.0, 90]]),
+        },
+        "b": {
+            "bikes": np.array([[11.0, 33]]),
+            "trees": np.array([[40.0, 44]]),
+            "new": np.array([[90.0, 90]]),
+        },
+    }
+    request = Request(Path(), dict.fromkeys("ab", build_method("sift")), (0,), baseline="a")
+    report = heinly.report(request, recalls, heinly.OXFORD_SCENES, {})
+    found = report.numbers
+    assert found["recall"]["a"] == {"bikes": 20, "trees": 40, "new": 90, "mean": 50}
+    assert found["intervals"]["a"]["bikes"] == {"mean": 20, "low": 10, "high": 30}  # of its two pairs
+    assert found["intervals"]["a"]["blur (bikes, trees)"]["mean"] == 30
+    assert found["intervals"]["a"]["mean"]["low"] == 20  # of scenes: thrice the worst
+    assert list(found["difference"]) == ["b"]
+    assert found["difference"]["b"]["bikes"] == {"mean": 2, "low": 1, "high": 3}
+    assert found["difference"]["b"]["mean"]["mean"] == pytest.approx(4 / 3)
+    assert "| trees (blur) | 40.0 | 42.0 (40.0 to 44.0) |" in report.markdown
+    assert "**Difference from a, paired, with 95 % intervals**" in report.markdown
+    assert "| bikes (blur) | +2.0 (+1.0 to +3.0) |" in report.markdown
 
 
-def test_layouts_that_are_not_complete(scene: Path, tmp_path: Path) -> None:
-    (scene / "img3.png").unlink()
-    with pytest.raises(InputError, match="img3 is missing"):
-        heinly.run(scene.parent, {})
+def test_what_cannot_be_used_is_named_and_the_rest_counts(scene: Path) -> None:
+    for name in ("bark", "graf"):
+        shutil.copytree(scene, scene.parent / name)
+    (scene.parent / "graf" / "img3.png").unlink()
     (scene / "H1to2p").write_text("1 2 3")
+    (scene.parent / "not-a-scene").mkdir()
+    report = heinly.run(Request(scene.parent, build_methods("sift"), seeds=(0, 1)))
+    assert list(report.numbers["recall"]["sift"]) == ["bark", "mean"]
+    assert "graf: img3 is missing" in report.skipped["graf"]
+    assert "H1to2p: not a 3 x 3 homography" in report.skipped["shift"]
+    missing = [scene for scene, reason in report.skipped.items() if reason.endswith("missing")]
+    assert missing == ["bikes", "boat", "leuven", "trees", "ubc", "wall"]
+    assert "skipped: " in report.markdown
+
+
+def test_nothing_that_can_be_used_is_an_error(scene: Path) -> None:
+    (scene / "img3.png").unlink()
+    with pytest.raises(InputError, match=r"no scenes could be used; the first: .*img3 is missing"):
+        heinly.run(Request(scene.parent, build_methods("sift")))
     with pytest.raises(InputError, match="no sequences in the Oxford affine layout"):
         find_sequences(scene, OXFORD)
-    with pytest.raises(InputError, match="after the colon one of"):
-        build_method("contextdesc:most")
+
+
+def test_heinly_s_own_sequences_and_longer_ones_count_too(scene: Path) -> None:
+    shutil.copytree(scene, scene.parent / "ceiling")
+    (scene.parent / "ceiling" / "img7.png").symlink_to(scene / "img6.png")
+    (scene.parent / "ceiling" / "H1to7p").symlink_to(scene / "H1to6p")
+    told = {"transformations": "shift:motion"}
+    report = heinly.run(Request(scene.parent, build_methods("sift"), (0,), settings=told))
+    rows = list(report.numbers["intervals"]["sift"])
+    assert rows == ["ceiling", "shift", "rotation (ceiling)", "motion (shift)", "mean"]
+    six, seven = (report.numbers["pairs"]["sift"][name][0] for name in ("shift", "ceiling"))
+    assert seven == [*six, six[-1]]
+    with pytest.raises(InputError, match="NAME:WORD,NAME:WORD"):
+        heinly.run(Request(scene.parent, {}, settings={"transformations": "shift"}))
 
 
 @pytest.mark.parametrize("context", ["none", "visual", "geometric", "both"])
@@ -77,7 +125,7 @@ def test_a_model_s_method_is_its_own_description(context: str, small_model: Path
 @pytest.mark.data
 def test_rootsift_and_the_packaged_model_on_oxford_affine(data: Path) -> None:
     """One of the five seeds of the committed numbers; the model is at most 3 points below RootSIFT."""
-    methods = {name: build_method(name) for name in ("rootsift", "contextdesc")}
-    table = heinly.run(data / "eval" / "oxford-affine", methods, [0])
+    methods = build_methods("rootsift,contextdesc")
+    table = heinly.run(Request(data / "eval" / "oxford-affine", methods, (0,))).numbers["recall"]
     assert table["rootsift"]["mean"] == pytest.approx(46.2, abs=0.3)
     assert table["contextdesc"]["mean"] > table["rootsift"]["mean"] - 3

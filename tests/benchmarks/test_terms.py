@@ -34,7 +34,7 @@ def test_gains_compare_a_term_on_with_it_off() -> None:
 
 
 def test_recall_is_that_of_described_views(pairs: PairSet, small_model: Path) -> None:
-    recalls = terms.run(small_model, pairs)
+    recalls = terms.measure(small_model, pairs)
     assert list(recalls) == ["none", "visual", "geometric", "both"]
     pair, model = pairs[0], load(small_model)
     described = [

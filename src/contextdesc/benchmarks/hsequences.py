@@ -2,7 +2,7 @@
 
 Per sequence the mean of its five pairs; then the mean over sequences, those of illumination (`i_`) and of
 viewpoint (`v_`) apart, with a bootstrap interval over sequences. Keypoints are the 2048 strongest of SIFT at
-contrast 0.04 without precise upscaling, the same for every method.
+contrast 0.04 without precise upscaling.
 
 - Recall (section 5.1): one-way nearest neighbours; see `sequences.recall`.
 - MMA (D2-Net's protocol): mutual nearest neighbours; share of matches within 1 to 10 pixels.
@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from contextdesc.benchmarks.protocol import Protocol, Request
 from contextdesc.benchmarks.report import Cell, Curves, Report, Table
 from contextdesc.benchmarks.sequences import (
     HPATCHES,
-    Sequence,
     corner_error,
     estimate_homography,
     find_sequences,
@@ -30,15 +30,11 @@ from contextdesc.benchmarks.sequences import (
     read_sequence,
     recall,
 )
-from contextdesc.benchmarks.statistics import Mean, bootstrap
-from contextdesc.detection import Detector, detect
-from contextdesc.errors import InputError
-from contextdesc.matching import match_descriptors
+from contextdesc.benchmarks.statistics import Difference, Mean, bootstrap, difference
+from contextdesc.detection import Detector
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from contextdesc.benchmarks.methods import Method
 
 KEYPOINTS = 2048
 PIXELS = np.arange(1, 11)  # of the MMA curve
@@ -50,7 +46,13 @@ LARGE = (
     "v_artisans", "v_astronautis", "v_talent",
 )  # fmt: skip
 KINDS = {"illumination": "i_", "viewpoint": "v_"}
+ALL = 116  # sequences of the release
 _SHOWN = (1, 3, 5, 10)  # pixels of the MMA curve that the table has
+
+PROTOCOL = Protocol(
+    layout="a folder per sequence (i_* and v_*) with 1 to 6 (ppm, png, jpg, ...) and H_1_2 to H_1_6",
+    source="HPatches, archive hpatches-sequences-release on the page of the hpatches-dataset project",
+)
 
 
 @dataclass(frozen=True)
@@ -62,50 +64,38 @@ class Scores:
     homography: tuple[float, ...]  # by `CORNERS`
 
 
-def run(
-    data: Path,
-    methods: Mapping[str, Method],
-    limit: int | None = None,
-    progress: Callable[[str], None] = lambda note: None,
-) -> Report:
-    """Scores by method and sequence, and their summary; sequences that cannot be read are told as skipped."""
-    folders = dict(list(find_sequences(data, HPATCHES).items())[:limit])
-    scores: dict[str, dict[str, Scores]] = {name: {} for name in methods}
-    skipped: dict[str, str] = {}
-    for name, folder in folders.items():
-        try:
-            sequence = read_sequence(folder, HPATCHES)
-        except InputError as error:
-            skipped[name] = str(error)
-            progress(f"skipped: {error}")
-            continue
-        for method, found in score(sequence, methods).items():
-            scores[method][name] = found
-        progress("")
-    if len(skipped) == len(folders):
-        raise InputError(f"{data}: no sequence could be read; the first: {next(iter(skipped.values()))}")
-    result = {
+def run(request: Request) -> Report:
+    """Scores by method and sequence, and their summary."""
+    found, skipped = request.each("sequences", request.limited(find_sequences(request.data, HPATCHES)), score)
+    scores = {method: {name: of[method] for name, of in found.items()} for method in request.methods}
+    result: dict[str, Any] = {
         "keypoints": KEYPOINTS,
         "summary": {method: summarise(of) for method, of in scores.items()},
         "sequences": {
-            method: {name: asdict(found) for name, found in of.items()} for method, of in scores.items()
+            method: {name: asdict(one) for name, one in of.items()} for method, of in scores.items()
         },
     }
-    return report(result, skipped)
+    if request.baseline is not None:
+        result["baseline"] = request.baseline
+        result["difference"] = {
+            method: compare(scores[method], scores[request.baseline]) for method in request.compared
+        }
+    return report(request, result, skipped)
 
 
-def score(sequence: Sequence, methods: Mapping[str, Method]) -> dict[str, Scores]:
-    """Scores of one sequence, mean of its five pairs, by method."""
+def score(request: Request, folder: Path) -> dict[str, Scores]:
+    """Scores of one sequence, mean of its pairs, by method."""
+    sequence = read_sequence(folder, HPATCHES)
     detector = Detector(KEYPOINTS, precise_upscale=False)
-    keypoints = [detect(image.gray, detector) for image in sequence.images]
+    views = [request.describe(image, detector) for image in sequence.images]
     scores = {}
-    for name, method in methods.items():
-        described = [method(i, k, False) for i, k in zip(sequence.images, keypoints, strict=True)]
+    for name, method in request.methods.items():
+        first, *others = (view[name] for view in views)
         pairs = []
-        for j, homography in enumerate(sequence.homographies, 1):
-            rows = match_descriptors(described[0], described[j]).indices
-            points = np.stack([keypoints[0].xy[rows[:, 0]], keypoints[j].xy[rows[:, 1]]], 1)
-            found = recall(keypoints[0], keypoints[j], described[0], described[j], homography)
+        for other, homography in zip(others, sequence.homographies, strict=True):
+            rows = method.match(first.descriptors, other.descriptors).indices
+            points = np.stack([first.keypoints.xy[rows[:, 0]], other.keypoints.xy[rows[:, 1]]], 1)
+            found = recall(first.keypoints, other.keypoints, first.descriptors, other.descriptors, homography)
             pairs.append(score_pair(found, points, homography, sequence.images[0].size))
         scores[name] = _mean(pairs)
     return scores
@@ -128,11 +118,9 @@ def score_pair(
 def summarise(scores: Mapping[str, Scores]) -> dict[str, Any]:
     """Means over sequences with intervals, by kind and of all; MMA also without `LARGE`."""
     summary: dict[str, Any] = {}
-    for kind, prefix in {**KINDS, "all": ""}.items():
-        among = [found for name, found in scores.items() if name.startswith(prefix)]
-        if not among or (kind == "all" and len(summary) == 1):  # which is all of them
-            continue
-        small = [f for name, f in scores.items() if name.startswith(prefix) and name not in LARGE]
+    for kind, names in _kinds(scores).items():
+        among = [scores[name] for name in names]
+        small = [scores[name] for name in names if name not in LARGE]
         summary[kind] = {
             "sequences": len(among),
             "recall": asdict(bootstrap([f.recall for f in among])),
@@ -148,7 +136,37 @@ def summarise(scores: Mapping[str, Scores]) -> dict[str, Any]:
     return summary
 
 
-def report(result: Mapping[str, Any], skipped: Mapping[str, str]) -> Report:
+def compare(scores: Mapping[str, Scores], baseline: Mapping[str, Scores]) -> dict[str, Any]:
+    """Differences from the baseline over sequences, with intervals, by kind and of all."""
+    found: dict[str, Any] = {}
+    for kind, names in _kinds(scores).items():
+        ours, theirs = ([of[name] for name in names] for of in (scores, baseline))
+        found[kind] = {"sequences": len(names)} | {
+            measure: asdict(difference([value(f) for f in ours], [value(f) for f in theirs]))
+            for measure, value in _COMPARED.items()
+        }
+    return found
+
+
+# Measures that a method is compared with the baseline in
+_COMPARED: dict[str, Callable[[Scores], float]] = {
+    "recall": lambda found: found.recall,
+    "MMA 3 px": lambda found: found.mma[2],
+    "homography 3 px": lambda found: found.homography[1],
+}
+
+
+def _kinds(scores: Mapping[str, Scores]) -> dict[str, list[str]]:
+    """Names of sequences by kind; `all` of them where there are two kinds."""
+    kinds = {
+        kind: among
+        for kind, prefix in KINDS.items()
+        if (among := [name for name in scores if name.startswith(prefix)])
+    }
+    return kinds if len(kinds) == 1 and len(scores) == len(*kinds.values()) else {**kinds, "all": [*scores]}
+
+
+def report(request: Request, result: Mapping[str, Any], skipped: Mapping[str, str]) -> Report:
     """What `run` found, for people."""
     head = ("method", "sequences", "recall", *(f"MMA {t} px" for t in _SHOWN))
     head += tuple(f"homography {c} px" for c in CORNERS)
@@ -156,8 +174,17 @@ def report(result: Mapping[str, Any], skipped: Mapping[str, str]) -> Report:
     for method, kinds in result["summary"].items():
         for kind, numbers in kinds.items():
             rows.append([method, f"{numbers['sequences']} {kind}", Mean(**numbers["recall"])])
-            rows[-1] += [numbers["mma"][t - 1]["mean"] for t in _SHOWN]
-            rows[-1] += [value["mean"] for value in numbers["homography"]]
+            rows[-1] += [Mean(**numbers["mma"][t - 1]) for t in _SHOWN]
+            rows[-1] += [Mean(**value) for value in numbers["homography"]]
+    tables = [Table("HPatches sequences", head, rows)]
+    if result.get("difference"):
+        compared: list[list[Cell]] = [
+            [method, f"{numbers['sequences']} {kind}", *(Difference(**numbers[m]) for m in _COMPARED)]
+            for method, kinds in result["difference"].items()
+            for kind, numbers in kinds.items()
+        ]
+        title = f"Difference from {request.baseline}, paired, with 95 % intervals"
+        tables.append(Table(title, ("method", "sequences", *_COMPARED), compared))
     curves = []
     for kind in (*KINDS, "all"):
         lines = {
@@ -168,15 +195,16 @@ def report(result: Mapping[str, Any], skipped: Mapping[str, str]) -> Report:
         if lines:
             title = f"Mean matching accuracy, {kind}"
             curves.append(Curves(title, f"mma-{kind}", "threshold, pixels", "right matches, %", lines))
+    count = len(next(iter(result["sequences"].values())))
     return Report(
         "hsequences",
-        "In percent, mean of the five pairs of a sequence, then over sequences, with a 95 % bootstrap "
-        f"interval. The {KEYPOINTS} strongest SIFT keypoints at contrast 0.04 without precise upscaling, the "
-        "same for every method. Recall: one-way nearest neighbours within 2.5 pixels, of the keypoints that "
-        "have a partner. MMA: mutual nearest neighbours within a threshold. Homography: pairs whose corners "
-        "move by at most so much.",
+        f"{count} of the {ALL} sequences of HPatches. In percent, mean of the pairs of a sequence, then over "
+        f"sequences, with a 95 % bootstrap interval over sequences. The {KEYPOINTS} strongest keypoints "
+        f"({request.which_keypoints('SIFT at contrast 0.04 without precise upscaling')}). Recall: one-way "
+        "nearest neighbours within 2.5 pixels, of the keypoints that have a partner. MMA: mutual nearest "
+        "neighbours within a threshold. Homography: pairs whose corners move by at most so much.",
         result,
-        [Table("HPatches sequences", head, rows)],
+        tables,
         curves,
         skipped,
     )

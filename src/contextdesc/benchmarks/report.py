@@ -1,63 +1,41 @@
-"""Reports: tables and curves of a protocol in; JSON, Markdown, PNG plots and one HTML file out.
+"""Reports: tables and plots of a protocol in; JSON, Markdown, PNG plots and one HTML file out.
 
 The HTML file holds its plots, in a light and a dark version, and loads nothing.
 """
 
 from __future__ import annotations
 
-import base64
 import html
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+import numpy as np
+
+from contextdesc.benchmarks.page import embedded, page, scrolled
 from contextdesc.benchmarks.statistics import Mean
 from contextdesc.errors import InputError
 from contextdesc.formats.atomic import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Cell: TypeAlias = str | int | float | Mean | None
 Theme: TypeAlias = Literal["light", "dark"]
 
 # Okabe and Ito's colours, which stay apart for every common kind of colour blindness; methods are told apart
-# by marker and dash as well.
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+# by marker and dash as well. On dark paper the light ones come first.
+_COLOURS = {
+    "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    "dark": ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442"),
+}
 _MARKERS = ("o", "s", "^", "D", "v", "P")
 _DASHES = ("-", "--", "-.", ":")
 _INK = {"light": ("#1a1f2b", "#ffffff", "#d7dbe2"), "dark": ("#e8ebf0", "#14181f", "#3a414d")}
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; --ink: #1a1f2b; --paper: #ffffff; --line: #d7dbe2; --soft: #5a6474; }}
-@media (prefers-color-scheme: dark) {{
-  :root {{ --ink: #e8ebf0; --paper: #14181f; --line: #3a414d; --soft: #a5adba; }}
-}}
-body {{ margin: 2rem auto; padding: 0 1rem; max-width: 64rem; font: 16px/1.5 system-ui, sans-serif;
-  color: var(--ink); background: var(--paper); }}
-h2 {{ margin-top: 2.5rem; font-size: 1.15rem; }}
-p, li {{ color: var(--soft); }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: 0.35rem 0.8rem; border-bottom: 1px solid var(--line); text-align: right;
-  white-space: nowrap; }}
-th:first-child, td:first-child {{ text-align: left; }}
-img {{ max-width: 100%; height: auto; }}
-pre {{ padding: 0.8rem 1rem; overflow-x: auto; border: 1px solid var(--line); border-radius: 6px; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
 
 
 @dataclass(frozen=True)
@@ -79,19 +57,26 @@ class Table:
         rows = ["".join(f"<td>{html.escape(_text(c))}</td>" for c in row) for row in self.rows]
         body = "\n".join(f"<tr>{row}</tr>" for row in rows)
         table = f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-        return f'<h2>{html.escape(self.title)}</h2>\n<div class="wide">{table}</div>'
+        return f"<h2>{html.escape(self.title)}</h2>\n{scrolled(table, self.title)}"
 
 
 @dataclass(frozen=True)
-class Curves:
-    """A line of points (x, y) for each method."""
+class Plot(ABC):
+    """A picture with a colour per method."""
 
     title: str
     name: str  # of the PNG file
     x: str
     y: str
-    lines: Mapping[str, Sequence[tuple[float, float]]]
-    log_x: bool = False
+
+    @abstractmethod
+    def draw(self, axes: Axes, theme: Theme) -> None:
+        """Draw the data on axes that have their labels."""
+
+    @property
+    @abstractmethod
+    def alternative(self) -> str:
+        """What the picture shows, for those who cannot see it."""
 
     def png(self, theme: Theme = "light") -> bytes:
         try:
@@ -104,21 +89,20 @@ class Curves:
         ink, paper, grid = _INK[theme]
         figure, axes = pyplot.subplots(figsize=(7, 4.4), layout="constrained", facecolor=paper)
         axes.set_facecolor(paper)
-        for index, (method, points) in enumerate(self.lines.items()):
-            axes.plot(
-                *zip(*points, strict=True), label=method, color=_COLOURS[index % len(_COLOURS)],
-                marker=_MARKERS[index % len(_MARKERS)], linestyle=_DASHES[index % len(_DASHES)], markersize=5,
-            )  # fmt: skip
-        if self.log_x:
-            axes.set_xscale("log", base=2)
         axes.set_xlabel(self.x, color=ink)
         axes.set_ylabel(self.y, color=ink)
         axes.tick_params(colors=ink)
         axes.grid(color=grid, linewidth=0.6)
+        axes.set_axisbelow(True)
         for side, spine in axes.spines.items():
             spine.set_color(grid)
             spine.set_visible(side in ("left", "bottom"))
-        axes.legend(facecolor=paper, edgecolor=grid, labelcolor=ink, fontsize=9)
+        self.draw(axes, theme)
+        methods = len(axes.get_legend_handles_labels()[0])
+        figure.legend(
+            loc="outside upper left", ncols=methods if methods <= 4 else 3, facecolor=paper, edgecolor=paper,
+            labelcolor=ink, fontsize=9,
+        )  # fmt: skip
         buffer = BytesIO()
         figure.savefig(buffer, format="png", dpi=120)
         pyplot.close(figure)
@@ -126,12 +110,62 @@ class Curves:
 
     @property
     def html(self) -> str:
-        light, dark = (_embedded(self.png(theme)) for theme in ("light", "dark"))
-        return (
-            f"<h2>{html.escape(self.title)}</h2>\n<picture>"
-            f'<source srcset="{dark}" media="(prefers-color-scheme: dark)">'
-            f'<img src="{light}" alt="{html.escape(f"{self.y} by {self.x}, a line per method")}"></picture>'
+        light, dark = (embedded(self.png(theme), "png") for theme in ("light", "dark"))
+        picture = (
+            f'<picture><source srcset="{dark}" media="(prefers-color-scheme: dark)">'
+            f'<img src="{light}" alt="{html.escape(self.alternative)}"></picture>'
         )
+        return f"<h2>{html.escape(self.title)}</h2>\n{scrolled(picture, self.title)}"
+
+
+@dataclass(frozen=True)
+class Curves(Plot):
+    """A line of points (x, y) for each method."""
+
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    log_x: bool = False
+
+    def draw(self, axes: Axes, theme: Theme) -> None:
+        for index, (method, points) in enumerate(self.lines.items()):
+            axes.plot(
+                *zip(*points, strict=True), label=method, linestyle=_DASHES[index % len(_DASHES)],
+                **_look(index, theme),
+            )  # fmt: skip
+        if self.log_x:
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:g}")
+
+    @property
+    def alternative(self) -> str:
+        return f"{self.y} by {self.x}, a line per method"
+
+
+@dataclass(frozen=True)
+class Intervals(Plot):
+    """Means with their intervals: groups along the x axis, in each a point for every method."""
+
+    groups: Mapping[str, Mapping[str, Mean]]  # group -> method -> mean
+
+    def draw(self, axes: Axes, theme: Theme) -> None:
+        methods = list(dict.fromkeys(method for group in self.groups.values() for method in group))
+        for index, method in enumerate(methods):
+            shift = 0.7 * ((index + 0.5) / len(methods) - 0.5)
+            places = [i + shift for i, group in enumerate(self.groups.values()) if method in group]
+            means = [group[method] for group in self.groups.values() if method in group]
+            reach = [[m.mean - m.low for m in means], [m.high - m.mean for m in means]]
+            values = [m.mean for m in means]
+            axes.errorbar(
+                places, values, np.maximum(0, reach), linestyle="", label=method, **_look(index, theme)
+            )
+        axes.set_xticks(range(len(self.groups)), list(self.groups))
+        axes.set_xlim(-0.5, len(self.groups) - 0.5)
+        axes.grid(visible=False, axis="x")
+        for i in range(1, len(self.groups)):
+            axes.axvline(i - 0.5, color=axes.spines["left"].get_edgecolor(), linewidth=0.6)
+
+    @property
+    def alternative(self) -> str:
+        return f"{self.y}: {', '.join(self.groups)}, a point with its interval per method"
 
 
 @dataclass(frozen=True)
@@ -142,21 +176,24 @@ class Report:
         protocol: its name.
         about: what was measured, in a sentence or two.
         numbers: everything, for the JSON file.
-        tables, curves: for people.
+        tables, curves: for people; curves are plots of any kind.
         skipped: data that could not be used, with the reason.
+        origin: what made it: command, versions, checksums of the methods; for the JSON file.
     """
 
     protocol: str
     about: str
     numbers: Mapping[str, Any]
     tables: Sequence[Table]
-    curves: Sequence[Curves] = ()
+    curves: Sequence[Plot] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def json(self) -> str:
         named = {"protocol": self.protocol, **self.numbers}
-        return json.dumps(named | ({"skipped": dict(self.skipped)} if self.skipped else {}), indent=2) + "\n"
+        rest = {"skipped": dict(self.skipped), "origin": dict(self.origin)}
+        return json.dumps(named | {key: value for key, value in rest.items() if value}, indent=2) + "\n"
 
     @property
     def markdown(self) -> str:
@@ -171,19 +208,17 @@ class Report:
         if self.skipped:
             reasons = "\n".join(f"<li>{html.escape(reason)}</li>" for reason in self.skipped.values())
             parts.append(f"<h2>Skipped</h2>\n<ul>\n{reasons}\n</ul>")
-        return _PAGE.format(
-            title=html.escape(f"contextdesc benchmark {self.protocol}"), body="\n".join(parts)
-        )
+        return page(f"contextdesc benchmark {self.protocol}", "\n".join(parts))
 
     def write(self, folder: Path, command: str) -> None:
-        """Write `numbers.json`, `report.md`, `report.html` and a PNG file per set of curves."""
+        """Write `numbers.json`, `report.md`, `report.html` and a PNG file per plot."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot be written ({error.strerror})") from None
-        page = f"# {self.protocol}\n\n{self.about}\n\n```sh\n{command}\n```\n\n{self.markdown}\n"
-        page += "".join(f"\n![{curves.title}]({curves.name}.png)\n" for curves in self.curves)
-        files = {"numbers.json": self.json.encode(), "report.md": page.encode()}
+        text = f"# {self.protocol}\n\n{self.about}\n\n```sh\n{command}\n```\n\n{self.markdown}\n"
+        text += "".join(f"\n![{curves.title}]({curves.name}.png)\n" for curves in self.curves)
+        files = {"numbers.json": self.json.encode(), "report.md": text.encode()}
         files |= {f"{curves.name}.png": curves.png() for curves in self.curves}
         files["report.html"] = self.html(command).encode()
         for name, content in files.items():
@@ -191,11 +226,15 @@ class Report:
                 temporary.write_bytes(content)
 
 
+def _look(index: int, theme: Theme) -> dict[str, Any]:
+    """Colour and marker of the method with this index."""
+    colours = _COLOURS[theme]
+    return {
+        "color": colours[index % len(colours)], "marker": _MARKERS[index % len(_MARKERS)], "markersize": 5,
+    }  # fmt: skip
+
+
 def _text(cell: Cell) -> str:
     if cell is None:
         return ""
     return f"{cell:.1f}" if isinstance(cell, float) else str(cell)
-
-
-def _embedded(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"

@@ -1,12 +1,13 @@
-"""Sequences of six images of a plane with known homographies, and what a method gets right on a pair.
+"""Sequences of images of a plane with known homographies, and what a method gets right on a pair.
 
 Two layouts are read: Oxford affine (`img1` to `img6`, `H1to2p` to `H1to6p`) and HPatches sequences (`1` to
-`6`, `H_1_2` to `H_1_6`). Images may have any suffix that `contextdesc.image` reads.
+`6`, `H_1_2` to `H_1_6`). Images may have any suffix that `contextdesc.image` reads. A sequence has at least
+six images; more are read where their homographies are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,12 +18,14 @@ import numpy as np
 from contextdesc.errors import InputError
 from contextdesc.geometry import CONFIDENCE, ITERATIONS
 from contextdesc.image import SUFFIXES, Image, read
+from contextdesc.matching import match_descriptors
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from contextdesc.keypoints import Keypoints
 
+SIX = 6  # images of a sequence, at least
 DISTANCE = 2.5  # pixels, of a correct match in the paper's recall
 _BLOCK = 1024  # keypoints whose distances to all others are held at a time
 
@@ -32,55 +35,87 @@ class Layout:
     """How the files of a sequence are named."""
 
     title: str
-    image: Callable[[int], str]  # of images 1 to 6, without suffix
-    homography: Callable[[int], str]  # from image 1 to image 2 to 6
+    images: str  # with {} for the number, without suffix
+    homographies: str  # from image 1 to that number
+
+    def image(self, index: int) -> str:
+        return self.images.format(index)
+
+    def homography(self, index: int) -> str:
+        return self.homographies.format(index)
 
     @property
     def files(self) -> str:
         return f"{self.image(1)} to {self.image(6)}, {self.homography(2)} to {self.homography(6)}"
 
 
-OXFORD = Layout("the Oxford affine layout", lambda i: f"img{i}", lambda i: f"H1to{i}p")
-HPATCHES = Layout("the layout of HPatches sequences", str, lambda i: f"H_1_{i}")
+OXFORD = Layout("the Oxford affine layout", "img{}", "H1to{}p")
+HPATCHES = Layout("the layout of HPatches sequences", "{}", "H_1_{}")
 
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """Six images, and the homographies (3, 3) from the first to each of the others."""
+    """Six or more images, and the homographies (3, 3) from the first to each of the others."""
 
     images: list[Image]
     homographies: list[NDArray[np.float64]]
 
 
 def find_sequences(data: Path, layout: Layout) -> dict[str, Path]:
-    """Folders of sequences by name."""
+    """Folders of sequences by name: all that have a homography, or an image, of one."""
     if not data.is_dir():
         raise InputError(f"{data}: no such folder")
-    found = {path.name: path for path in sorted(data.iterdir()) if (path / layout.homography(2)).is_file()}
+    found = {
+        path.name: path
+        for path in sorted(data.iterdir())
+        if any((path / layout.homography(i)).is_file() or _image_file(path, layout, i) for i in range(2, 7))
+    }
     if not found:
         raise InputError(f"{data}: no sequences in {layout.title} ({layout.files})")
     return found
 
 
+def find_any_sequences(data: Path) -> dict[str, tuple[Path, Layout]]:
+    """Folders of sequences in either layout by name, each with what `read_sequence` wants."""
+    for layout in (OXFORD, HPATCHES):
+        with suppress(InputError):
+            return {name: (folder, layout) for name, folder in find_sequences(data, layout).items()}
+    if not data.is_dir():
+        raise InputError(f"{data}: no such folder")
+    raise InputError(
+        f"{data}: no sequences in {OXFORD.title} ({OXFORD.files}) or {HPATCHES.title} ({HPATCHES.files})"
+    )
+
+
 def read_sequence(folder: Path, layout: Layout) -> Sequence:
+    count = SIX
+    while (folder / layout.homography(count + 1)).is_file():
+        count += 1
+    homographies = [_read_homography(folder / layout.homography(index)) for index in range(2, count + 1)]
     images = []
-    for index in range(1, 7):
-        stem = layout.image(index)
-        path = next((p for suffix in SUFFIXES if (p := folder / f"{stem}{suffix}").is_file()), None)
+    for index in range(1, count + 1):
+        path = _image_file(folder, layout, index)
         if path is None:
-            raise InputError(f"{folder}: {stem} is missing (any of {', '.join(SUFFIXES)})")
+            raise InputError(f"{folder}: {layout.image(index)} is missing (any of {', '.join(SUFFIXES)})")
         images.append(read(path))
-    homographies = []
-    for index in range(2, 7):
-        path = folder / layout.homography(index)
-        try:
-            matrix = np.loadtxt(path).reshape(3, 3)
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path}: not a 3 x 3 homography ({error})") from None
-        if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-12:
-            raise InputError(f"{path}: a homography that is not invertible")
-        homographies.append(matrix)
     return Sequence(images, homographies)
+
+
+def _image_file(folder: Path, layout: Layout, index: int) -> Path | None:
+    stem = layout.image(index)
+    return next((path for suffix in SUFFIXES if (path := folder / f"{stem}{suffix}").is_file()), None)
+
+
+def _read_homography(path: Path) -> NDArray[np.float64]:
+    if not path.is_file():
+        raise InputError(f"{path}: missing")
+    try:
+        matrix = np.loadtxt(path).reshape(3, 3)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a 3 x 3 homography ({error})") from None
+    if not np.isfinite(matrix).all() or abs(np.linalg.det(matrix)) < 1e-12:
+        raise InputError(f"{path}: a homography that is not invertible")
+    return np.asarray(matrix, np.float64)
 
 
 def warp(xy: NDArray[np.floating], homography: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -102,10 +137,12 @@ def recall(
     warped = warp(first.xy, homography)
     has_partner = np.zeros(len(first), np.bool_)
     for start in range(0, len(first), _BLOCK):
-        apart = np.linalg.norm(warped[start : start + _BLOCK, None] - second.xy[None], axis=2)
-        has_partner[start : start + _BLOCK] = apart.min(1) <= DISTANCE
-    nearest = (first_descriptors @ second_descriptors.T).argmax(1)
+        x, y = warped[start : start + _BLOCK].T
+        apart = (x[:, None] - second.xy[:, 0]) ** 2 + (y[:, None] - second.xy[:, 1]) ** 2
+        has_partner[start : start + _BLOCK] = apart.min(1) <= DISTANCE**2
+    nearest = match_descriptors(first_descriptors, second_descriptors, mutual=False).indices[:, 1]
     correct = np.linalg.norm(second.xy[nearest] - warped, axis=1) <= DISTANCE
+    correct &= first_descriptors.any(1)  # a keypoint without a descriptor finds nothing
     return float(correct.sum() / has_partner.sum()) if has_partner.any() else 0.0
 
 

@@ -24,14 +24,25 @@ class Mean:
     high: float
 
     def __str__(self) -> str:
+        if self.low == self.high:  # of one unit, or of units that all agree
+            return f"{self.mean:.1f}"
         return f"{self.mean:.1f} ({self.low:.1f} to {self.high:.1f})"
+
+
+@dataclass(frozen=True)
+class Difference(Mean):
+    """A mean of differences and its 95 % interval, shown with its sign."""
+
+    def __str__(self) -> str:
+        if self.low == self.high:
+            return f"{self.mean:+.1f}"
+        return f"{self.mean:+.1f} ({self.low:+.1f} to {self.high:+.1f})"
 
 
 def bootstrap(values: ArrayLike, seed: int = 0) -> Mean:
     """Mean of values (N,) of independent units, such as image pairs or sequences.
 
-    The interval is of the means of `RESAMPLES` draws of N units with replacement. For a paired comparison
-    pass the differences.
+    The interval is of the means of `RESAMPLES` draws of N units with replacement.
     """
     units = np.asarray(values, np.float64)
     if not len(units):
@@ -39,3 +50,9 @@ def bootstrap(values: ArrayLike, seed: int = 0) -> Mean:
     rows = np.random.default_rng(seed).integers(len(units), size=(RESAMPLES, len(units)))
     low, high = np.percentile(units[rows].mean(1), [2.5, 97.5])
     return Mean(float(units.mean()), float(low), float(high))
+
+
+def difference(values: ArrayLike, baseline: ArrayLike, seed: int = 0) -> Difference:
+    """Mean of values (N,) less those of a baseline on the same units, in the same order."""
+    found = bootstrap(np.asarray(values, np.float64) - np.asarray(baseline, np.float64), seed)
+    return Difference(found.mean, found.low, found.high)

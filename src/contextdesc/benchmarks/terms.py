@@ -6,6 +6,7 @@ tracks, both held out from training. Every difference comes with a paired bootst
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from contextdesc.benchmarks.methods.models import SIFT
+from contextdesc.benchmarks.protocol import Protocol, Request
 from contextdesc.benchmarks.report import Cell, Report, Table
 from contextdesc.benchmarks.statistics import RESAMPLES, Mean, bootstrap
 from contextdesc.errors import InputError
@@ -20,6 +23,7 @@ from contextdesc.image import Image, find_images, read
 from contextdesc.keypoints import Keypoints
 from contextdesc.model import Context, ContextDesc, load
 from contextdesc.modelfile import read_spec, resolve
+from contextdesc.progress import progress
 from contextdesc.training.data.cache import Cache
 from contextdesc.training.data.pairs import PairConfig, PairSet, build_homography_pairs
 from contextdesc.training.data.scene_pairs import ScenePairConfig, build_scene_pairs, find_scenes
@@ -42,8 +46,29 @@ COMPARISONS = (
 )
 
 
-def run(
-    model: str | Path, pairs: PairSet, progress: Callable[[], None] = lambda: None
+PROTOCOL = Protocol(
+    layout="photos/ and scenes/ that a model was trained on; those that model.json says were held out count",
+    source="the model's card lists the sources of its data",
+    takes=("methods",),
+)
+
+
+def run(request: Request) -> Report:
+    """Recalls with and without each term of every model among the methods."""
+    found: dict[str, dict[str, dict[str, NDArray[np.float64]]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for model in request.methods:
+            if model in SIFT:
+                continue  # no context in them
+            found[model] = {}
+            for kind, pairs in held_out_pairs(model, request.data, Cache(Path(folder))).items():
+                with progress(f"{model} {kind}", len(pairs), quiet=request.quiet) as advance:
+                    found[model][kind] = measure(model, pairs, advance)
+    return report(found)
+
+
+def measure(
+    model: str | Path, pairs: PairSet, advance: Callable[[], None] = lambda: None
 ) -> dict[str, NDArray[np.float64]]:
     """Recall in percent of each pair (P,), by the terms that are on."""
     models = {context: load(model, context=context) for context in _contexts(load(model))}
@@ -58,7 +83,7 @@ def run(
             nearest = (sides[0][context][: pair.count] @ sides[1][context].T).argmax(1)
             error = np.linalg.norm(pair.xy[1][nearest] - pair.xy[1][: pair.count], axis=1)
             found[context].append(100 * float((error <= DISTANCE).mean()))
-        progress()
+        advance()
     return {context: np.array(values) for context, values in found.items()}
 
 
@@ -84,21 +109,24 @@ def held_out_pairs(model: str | Path, data: Path, cache: Cache, workers: int = 1
 
 
 def report(models: Mapping[str, Mapping[str, Mapping[str, NDArray[np.float64]]]]) -> Report:
-    """Recalls of pairs by model, kind of pair and terms (see `run`), for people."""
+    """Recalls of pairs by model, kind of pair and terms (see `measure`), for people."""
     numbers: dict[str, Any] = {}
     rows: list[tuple[Cell, ...]] = []
     for model, kinds in models.items():
         numbers[model] = {}
         for kind, recalls in kinds.items():
             found, count = gains(recalls), len(next(iter(recalls.values())))
+            means = {context: bootstrap(values) for context, values in recalls.items()}
             numbers[model][kind] = {
                 "pairs": count,
-                "recall": {context: float(values.mean()) for context, values in recalls.items()},
+                "recall": {context: mean.mean for context, mean in means.items()},
+                "intervals": {context: asdict(mean) for context, mean in means.items()},
                 "gain": {what: asdict(gain) for what, gain in found.items()},
             }
             where = f"{count} {kind}"
             rows += [
-                (model, where, f"recall, {c}", f"{values.mean():.2f}", "") for c, values in recalls.items()
+                (model, where, f"recall, {c}", f"{m.mean:.2f}", f"{m.low:.2f} to {m.high:.2f}")
+                for c, m in means.items()
             ]
             rows += [
                 (model, where, what, f"{gain.mean:+.2f}", f"{gain.low:+.2f} to {gain.high:+.2f}")

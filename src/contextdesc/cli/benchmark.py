@@ -2,112 +2,233 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from contextdesc.benchmarks.registry import PROTOCOLS
 from contextdesc.cli import options as o
 from contextdesc.modelfile import DEFAULT
 
 if TYPE_CHECKING:
-    from contextdesc.benchmarks.report import Report
+    from contextdesc.benchmarks.cache import Cache
+    from contextdesc.benchmarks.protocol import Protocol, Request, Value
+
+app = typer.Typer(
+    help="Published protocols, each one command, for any number of methods on the same keypoints.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+METHODS = f"sift,rootsift,{DEFAULT}"
 
 
-class Protocol(StrEnum):
-    heinly = "heinly"
-    hsequences = "hsequences"
-    terms = "terms"
+class KeypointsChoice(StrEnum):
+    shared = "shared"
+    own = "own"
 
 
-def command(
-    name: Annotated[
-        Protocol,
-        typer.Argument(
-            help="heinly: recall per transformation, Oxford affine layout. hsequences: recall, matching "
-            "accuracy and homographies on HPatches sequences. terms: what each context term adds on a "
-            "model's held-out photos/ and scenes/, with intervals."
-        ),
-    ],
-    data: Annotated[Path, typer.Option(help="Folder of the data, in its published layout.")],
-    methods: Annotated[
-        str,
-        typer.Option(help="Comma-separated: sift, rootsift, a model, or MODEL:none for its raw descriptor."),
-    ] = f"sift,rootsift,{DEFAULT}",
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the numbers as JSON.")] = None,
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for a report: JSON, Markdown, plots and one HTML file (extra `benchmark`)."
-        ),
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="heinly: number of random draws of keypoints.", min=1)] = 5,
-    limit: Annotated[
-        int | None, typer.Option(help="hsequences: only so many sequences, for a quick look.", min=1)
-    ] = None,
-    json_: o.Json = False,
+Data = Annotated[Path, typer.Option(help="Folder of the data, in its published layout.")]
+Methods = Annotated[
+    str | None,
+    typer.Option(
+        help="Comma-separated: sift, rootsift, a model, MODEL:none for its raw descriptor, "
+        f"kornia:HardNet=FILE, opencv:ORB, h5:FILE, python:MODULE.FUNCTION. By default {METHODS}."
+    ),
+]
+Limit = Annotated[int | None, typer.Option(help="Only so many sequences or pairs, for a quick look.", min=1)]
+Workers = Annotated[int | None, typer.Option(help="Processes; by default one per core, at most 8.", min=1)]
+CacheFolder = Annotated[
+    Path | None, typer.Option(help="Folder that keeps descriptors; in the user's cache by default.")
+]
+NoCache = Annotated[bool, typer.Option("--no-cache", help="Keep nothing, compute all.")]
+
+
+@app.callback()
+def _group() -> None:
+    """Published protocols, each one command, for any number of methods on the same keypoints."""
+
+
+@app.command("list")
+def list_protocols(json_: o.Json = False) -> None:
+    """What each protocol measures, the data that it needs and where that is published."""
+    from contextdesc.benchmarks.registry import protocol
+
+    found = {name: {"about": about, **_facts(protocol(name))} for name, about in PROTOCOLS.items()}
+    if json_:
+        print(json.dumps(found, indent=2))
+        return
+    for name, facts in found.items():
+        print(name)
+        for fact, text in facts.items():
+            print(f"    {fact}: {text}")
+
+
+def _facts(protocol: Protocol) -> dict[str, str]:
+    options = [f"--{option}" for option in protocol.takes]
+    options += [f"--set {s.name}={s.default} ({s.help})" for s in protocol.settings]
+    return {"data": protocol.layout, "published": protocol.source, "options": ", ".join(options)}
+
+
+def _command(name: str) -> Callable[..., None]:
+    """The command of a protocol."""
+
+    def command(
+        data: Data,
+        methods: Methods = None,
+        baseline: Annotated[
+            str | None, typer.Option(help="One of the methods, to compare the others with.")
+        ] = None,
+        keypoints: Annotated[
+            KeypointsChoice | None,
+            typer.Option(help="The same keypoints for every method (default), or each method's own."),
+        ] = None,
+        seeds: Annotated[
+            int | None, typer.Option(help="Number of random draws of keypoints (5).", min=1)
+        ] = None,
+        limit: Limit = None,
+        settings: Annotated[
+            list[str] | None,
+            typer.Option("--set", help="NAME=VALUE, options of this protocol: `benchmark list`."),
+        ] = None,
+        workers: Workers = None,
+        cache: CacheFolder = None,
+        no_cache: NoCache = False,
+        output: Annotated[
+            Path | None, typer.Option("--output", "-o", help="Write the numbers as JSON.")
+        ] = None,
+        report: Annotated[
+            Path | None,
+            typer.Option(
+                help="Folder for a report: JSON, Markdown, plots and one HTML file (extra `benchmark`)."
+            ),
+        ] = None,
+        json_: o.Json = False,
+        quiet: o.Quiet = False,
+    ) -> None:
+        from contextdesc.benchmarks import registry
+        from contextdesc.benchmarks.methods import build_methods
+        from contextdesc.benchmarks.protocol import OWN, SEEDS, Request
+        from contextdesc.formats.atomic import replacing
+
+        protocol = registry.protocol(name)
+        given = {
+            "methods": methods, "baseline": baseline, "keypoints": keypoints, "seeds": seeds, "limit": limit,
+        }  # fmt: skip
+        _refuse(name, protocol, given | {"workers": workers})
+        label = OWN if keypoints is KeypointsChoice.own else ""
+        built = build_methods(methods or METHODS, threads=1) if "methods" in protocol.takes else {}
+        request = Request(
+            data,
+            {f"{known}{label}": method for known, method in built.items()},
+            seeds=tuple(range(seeds)) if seeds else SEEDS,
+            limit=limit,
+            baseline=baseline and f"{baseline}{label}",
+            keypoints="own" if label else "shared",
+            workers=workers or 0,
+            cache=_cache(cache, no_cache),
+            quiet=quiet or json_,
+            settings=_settings(name, protocol, settings or []),
+        )
+        found = registry.run(name, request)
+        if request.cache is not None:
+            request.cache.prune()
+        words = [f"--{option} {value}" for option, value in given.items() if value is not None]
+        words += [f"--set {shlex.quote(setting)}" for setting in settings or []]
+        line = " ".join([f"contextdesc benchmark {name} --data {_folder(data)}", *words])
+        found = replace(found, origin=_origin(line, request))
+        if output is not None:
+            with replacing(output) as temporary:
+                temporary.write_text(found.json)
+        if report is not None:
+            found.write(report, f"{line} --report DIR")
+        print(found.json if json_ else found.markdown, end="" if json_ else "\n")
+
+    return command
+
+
+@app.command("gallery")
+def gallery(
+    data: Data,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and the sheets.")],
+    methods: Methods = None,
+    pairs: Annotated[int, typer.Option(help="Pairs of images to show, the worst.", min=1)] = 8,
+    shown: Annotated[int, typer.Option(help="Failures of each pair to show.", min=1)] = 9,
+    limit: Limit = None,
+    workers: Workers = None,
+    cache: CacheFolder = None,
+    no_cache: NoCache = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """Run a benchmark and print its tables."""
-    from contextdesc.formats.atomic import replacing
+    """False nearest neighbours beside the true patch, on sequences in the Oxford or HPatches layout."""
+    from contextdesc.benchmarks import gallery, gallery_page
+    from contextdesc.benchmarks.methods import build_methods
+    from contextdesc.benchmarks.protocol import Request
 
-    chosen, silent = methods.split(","), quiet or json_
-    if name is Protocol.heinly:
-        found = _heinly(data, chosen, seeds, silent)
-    elif name is Protocol.hsequences:
-        found = _hsequences(data, chosen, limit, silent)
-    else:
-        found = _terms(data, chosen, silent)
-    if output is not None:
-        with replacing(output) as temporary:
-            temporary.write_text(found.json)
-    if report is not None:
-        options = f" --seeds {seeds}" if name is Protocol.heinly else f" --limit {limit}" if limit else ""
-        found.write(
-            report,
-            f"contextdesc benchmark {name} --data {data.name} --methods {methods}{options} --report DIR",
-        )
-    print(found.json if json_ else found.markdown, end="" if json_ else "\n")
-
-
-def _heinly(data: Path, methods: list[str], seeds: int, quiet: bool) -> Report:
-    from contextdesc.benchmarks import heinly
-    from contextdesc.benchmarks.methods import build_method
-    from contextdesc.benchmarks.sequences import OXFORD, find_sequences
-    from contextdesc.progress import progress
-
-    built = {method: build_method(method) for method in methods}
-    with progress("heinly", len(find_sequences(data, OXFORD)) * seeds, quiet=quiet) as advance:
-        return heinly.report(heinly.run(data, built, range(seeds), advance), seeds)
+    chosen = methods or METHODS
+    request = Request(
+        data,
+        build_methods(chosen, threads=1),
+        limit=limit,
+        workers=workers or 0,
+        cache=_cache(cache, no_cache),
+        quiet=quiet,
+    )
+    found, skipped = gallery.run(request, shown)
+    worst = {method: of[:pairs] for method, of in found.items()}
+    line = f"contextdesc benchmark gallery --data {_folder(data)} --methods {chosen} -o DIR"
+    if request.cache is not None:
+        request.cache.prune()
+    for path in gallery_page.write(output, worst, skipped, line):
+        print(path)
 
 
-def _hsequences(data: Path, methods: list[str], limit: int | None, quiet: bool) -> Report:
-    from contextdesc.benchmarks import hsequences
-    from contextdesc.benchmarks.methods import build_method
-    from contextdesc.benchmarks.sequences import HPATCHES, find_sequences
-    from contextdesc.progress import progress
-
-    built = {method: build_method(method) for method in methods}
-    total = len(find_sequences(data, HPATCHES))
-    with progress("hsequences", min(total, limit or total), quiet=quiet) as advance:
-        return hsequences.run(data, built, limit, advance)
+def _folder(data: Path) -> str:
+    """The folder's name without the path to it, which is another on other machines."""
+    return shlex.quote(data.resolve().name)
 
 
-def _terms(data: Path, methods: list[str], quiet: bool) -> Report:
-    import tempfile
+def _cache(folder: Path | None, none: bool) -> Cache | None:
+    from contextdesc.benchmarks.cache import Cache, default_folder
 
-    from contextdesc.benchmarks import terms
-    from contextdesc.progress import progress
-    from contextdesc.training.data.cache import Cache
+    return None if none else Cache(folder or default_folder())
 
-    recalls: dict[str, dict[str, Any]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for model in methods:
-            if model in ("sift", "rootsift"):
-                continue  # no context in them
-            recalls[model] = {}
-            for kind, pairs in terms.held_out_pairs(model, data, Cache(Path(folder))).items():
-                with progress(f"{model} {kind}", len(pairs), quiet=quiet) as advance:
-                    recalls[model][kind] = terms.run(model, pairs, advance)
-    return terms.report(recalls)
+
+def _refuse(name: str, protocol: Protocol, given: Mapping[str, object]) -> None:
+    """Options that a protocol has no use for are an error, not silently ignored."""
+    from contextdesc.errors import InputError
+
+    for option, value in given.items():
+        if value is not None and option not in protocol.takes:
+            takes = ", ".join(f"--{taken}" for taken in protocol.takes)
+            raise InputError(f"benchmark {name} has no use for --{option}; it takes {takes}")
+
+
+def _settings(name: str, protocol: Protocol, given: list[str]) -> dict[str, Value]:
+    """Values of the protocol's own options from NAME=VALUE."""
+    from contextdesc.errors import InputError
+
+    known = {setting.name: setting for setting in protocol.settings}
+    values: dict[str, Value] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or key not in known:
+            raise InputError(f"--set {text}: benchmark {name} has {', '.join(known) or 'no such options'}")
+        values[key] = known[key].parse(value)
+    return values
+
+
+def _origin(line: str, request: Request) -> dict[str, Any]:
+    from contextdesc import __version__
+
+    identities = {name: method.identity or "not known" for name, method in request.methods.items()}
+    return {"command": line, "contextdesc": __version__, "methods": identities}
+
+
+for _name, _about in PROTOCOLS.items():
+    app.command(_name, help=_about)(_command(_name))
