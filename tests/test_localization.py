@@ -19,6 +19,7 @@ from contextdesc.model import ContextDesc, load
 from contextdesc.sfm.cameras import CameraConfig
 from tests.conftest import CI
 from tests.mapped import position_error, write_image, write_map
+from tests.shards import write_shards
 from tests.training.test_scenes import FOCAL, View, views
 from tests.training.test_sfm import aligned
 
@@ -167,6 +168,17 @@ def test_another_model_is_refused_naming_both(map_: Map, tmp_path: Path) -> None
 def test_bad_settings(map_: Map, model: ContextDesc, settings: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         localize_images(map_, model, {}, Settings(**settings), quiet=True)
+
+
+def test_features_in_shards(
+    folder: Path, map_: Map, model: ContextDesc, scene: list[View], tmp_path: Path
+) -> None:
+    sharded = Path(shutil.copytree(folder, tmp_path / "map"))
+    (sharded / "features.h5").unlink()
+    write_shards(folder / "features.h5", sharded / "features.h5")
+    query = write_image(tmp_path / "q.png", scene[QUERY])
+    answers = (one(Map(sharded), model, query).pose, one(map_, model, query).pose)
+    np.testing.assert_array_equal(answers[0].translation, answers[1].translation)
 
 
 def test_folders_without_a_reconstruction(folder: Path, tmp_path: Path, model: ContextDesc) -> None:

@@ -13,7 +13,7 @@ CODE = """
 from contextdesc.progress import progress
 with progress("work", 3, done=1) as advance:
     advance()
-    advance("a note")
+    advance("a note", failed=True)
 """
 
 
@@ -52,3 +52,4 @@ def test_a_bar_on_a_terminal() -> None:
     assert b"3/3" in output
     assert b"a note" in output
     assert b"/s" in output
+    assert b"1 failed" in output

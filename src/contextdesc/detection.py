@@ -90,12 +90,17 @@ def detect(
 
 
 def within_budget(keypoints: Keypoints, detector: Detector) -> Keypoints:
-    """The detector's choice among keypoints; ties keep their order, so the answer is reproducible."""
+    """The detector's choice among keypoints."""
+    return keypoints[budget_rows(keypoints.response, detector)]
+
+
+def budget_rows(response: NDArray[np.float32], detector: Detector) -> NDArray[np.int64]:
+    """Rows of the detector's choice, by response (N,); ties keep their order, so it is reproducible."""
     if detector.select == "random":
-        order = np.random.default_rng(detector.seed).permutation(len(keypoints))
+        order = np.random.default_rng(detector.seed).permutation(len(response))
     else:
-        order = np.argsort(-keypoints.response, kind="stable")
-    return keypoints[order[: detector.max_keypoints]]
+        order = np.argsort(-response, kind="stable")
+    return order[: detector.max_keypoints]
 
 
 def _inside(keypoints: Keypoints, gray: NDArray[np.uint8], mask: NDArray[np.generic]) -> NDArray[np.bool_]:

@@ -1,9 +1,12 @@
-"""Features of many images to one file (hloc's HDF5) or a folder (other formats); resumes where it stopped."""
+"""Features of many images to one file (hloc's HDF5), a folder (other formats) or shards (many processes).
+
+A run that was stopped goes on where it stopped.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -11,15 +14,21 @@ import cv2
 import numpy as np
 
 from contextdesc.errors import ContextDescError, InputError
-from contextdesc.formats import aachen, eth, hloc, imw, npz, openmvg
+from contextdesc.formats import aachen, eth, hloc, imw, manifest, npz, openmvg
 from contextdesc.formats.stems import check_stems
 from contextdesc.journal import Journal
 from contextdesc.keypoints import Keypoints
 from contextdesc.progress import progress
+from contextdesc.report import Report
+from contextdesc.scale.loading import Loading
 
 if TYPE_CHECKING:
+    import h5py
+
     from contextdesc.features import Features
+    from contextdesc.image import Location
     from contextdesc.model import ContextDesc
+    from contextdesc.scale.run import Workers
 
 Format = Literal["h5", "npz", "eth", "imw", "aachen", "openmvg"]
 
@@ -38,18 +47,12 @@ _BY_STEM = ("imw", "openmvg")
 _FAILURES = (ContextDescError, cv2.error, MemoryError)
 
 
-@dataclass
-class Report:
-    """What a run over many pieces did: names done now, done before, and failures with their reason."""
-
-    done: list[str] = field(default_factory=list)
-    before: int = 0
-    failed: dict[str, str] = field(default_factory=dict)
+IMAGES_A_SHARD = 32
 
 
 def extract_images(
     model: ContextDesc,
-    images: Mapping[str, Path],
+    images: Mapping[str, Location],
     output: Path,
     *,
     format: Format = "h5",
@@ -58,6 +61,8 @@ def extract_images(
     strict: bool = False,
     restart: bool = False,
     quiet: bool = False,
+    workers: Workers | None = None,
+    shard_size: int = IMAGES_A_SHARD,
 ) -> Report:
     """Extract the features of images by name.
 
@@ -65,13 +70,19 @@ def extract_images(
     goes on where it stopped. Images that an existing output already holds are not extracted again.
 
     Args:
-        output: `.h5` file, or for the other formats a folder.
+        output: `.h5` file, or for the other formats and with `workers` a folder.
         masks: folder of masks, `NAME.png` for the image NAME (as COLMAP names them), or NAME itself.
         keypoints: folder of `NAME.txt` or `NAME.npy` with rows (x, y) or (x, y, size, angle), or of
             `NAME.bin` as the ETH evaluation has them: describe these instead of detecting.
         strict: raise at the first image that fails, instead of listing it.
         restart: forget an unfinished run.
+        workers: other processes that do it, here or on a cluster; the output is a folder of shards, each
+            of `shard_size` images, which every reader opens as one set.
     """
+    if workers is not None:
+        return _extract_to_shards(
+            model, images, output, format, masks, keypoints, strict, restart, quiet, workers, shard_size
+        )
     if format != "h5" and output.is_file():
         raise InputError(f"{output}: is a file; format {format} writes a folder")
     if format in _BY_STEM:
@@ -79,6 +90,8 @@ def extract_images(
     if format in _FOLDER_FORMATS:
         target = _FOLDER_FORMATS[format]
         return _extract_to_folder(model, images, output, target, masks, keypoints, strict, quiet)
+    if format == "h5" and (output / manifest.FILE).exists():
+        raise InputError(f"{output}: is a folder of shards; go on with --workers or --cluster")
     if format == "h5" and output.is_dir():
         raise InputError(f"{output}: is a folder; name a file such as {output / 'features.h5'}")
     journal_path = (
@@ -99,7 +112,7 @@ def extract_images(
                     journal.close()
                     raise
                 report.failed[name] = str(error)
-                advance(f"{name}: {error}")
+                advance(f"{name}: {error}", failed=True)
                 continue
             journal.append(name, npz.to_arrays(features))
             report.done.append(name)
@@ -112,7 +125,7 @@ def extract_images(
 
 
 def _everything(
-    output: Path, format: Format, finished: set[str], journal: Journal, images: Mapping[str, Path]
+    output: Path, format: Format, finished: set[str], journal: Journal, images: Mapping[str, Location]
 ) -> Iterator[tuple[str, Features]]:
     """What the output held before and what the journal adds, by name, so that the order of work is lost."""
     old = _open(output, format) if finished else None
@@ -125,7 +138,7 @@ def _everything(
 
 def _extract_to_folder(
     model: ContextDesc,
-    images: Mapping[str, Path],
+    images: Mapping[str, Location],
     output: Path,
     target: _FolderFormat,
     masks: Path | None,
@@ -150,15 +163,58 @@ def _extract_to_folder(
                 if strict:
                     raise
                 report.failed[name] = str(error)
-                advance(f"{name}: {error}")
+                advance(f"{name}: {error}", failed=True)
                 continue
             report.done.append(name)
             advance()
     return report
 
 
+def _extract_to_shards(
+    model: ContextDesc,
+    images: Mapping[str, Location],
+    output: Path,
+    format: Format,
+    masks: Path | None,
+    keypoints: Path | None,
+    strict: bool,
+    restart: bool,
+    quiet: bool,
+    workers: Workers,
+    shard_size: int,
+) -> Report:
+    from contextdesc.scale.run import run
+
+    if format != "h5":
+        raise InputError(f"format {format}: shards are h5; leave out --workers and --cluster")
+    workers = workers.for_model(model)
+    folders = [None if folder is None else folder.absolute() for folder in (masks, keypoints)]
+    task = ExtractTask(Loading.of(model, workers.threads), *folders)
+    located = {name: path.absolute() if isinstance(path, Path) else path for name, path in images.items()}
+    return run(
+        task, located, output, workers, kind="features", settings=_settings(model, masks, keypoints),
+        shard_size=shard_size, strict=strict, restart=restart, quiet=quiet, title="extract",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ExtractTask:
+    """Extraction in other processes, each of which loads the model once."""
+
+    loading: Loading
+    masks: Path | None
+    keypoints: Path | None
+
+    def open(self) -> Callable[[str, Location], Features]:
+        model = self.loading.load()
+        return lambda name, image: _features(model, name, image, self.masks, self.keypoints)
+
+    def write(self, file: h5py.File, name: str, result: Features) -> None:
+        hloc.write_group(file, name, result)
+
+
 def _features(
-    model: ContextDesc, name: str, path: Path, masks: Path | None, keypoints: Path | None
+    model: ContextDesc, name: str, path: Location, masks: Path | None, keypoints: Path | None
 ) -> Features:
     if keypoints is not None:
         return model.describe(path, read_keypoints(keypoints, name))

@@ -85,16 +85,16 @@ class Features:
 
     @classmethod
     def load(cls, path: str | Path, name: str | None = None) -> Features:
-        """Read what `save` wrote; `name` chooses among the images of a `.h5` with several."""
+        """Read what `save` wrote; `name` chooses among the images of a `.h5`, or a folder of shards."""
         path = Path(path)
         if path.suffix == ".npz":
             from contextdesc.formats import npz
 
             return npz.read(path)
-        if path.suffix in (".h5", ".hdf5"):
-            from contextdesc.formats import hloc
+        if path.suffix in (".h5", ".hdf5") or path.is_dir():
+            from contextdesc.formats.shards import open_features
 
-            with hloc.FeatureFile(path) as file:
+            with open_features(path) as file:
                 if name is None and len(file.names) != 1:
                     raise InputError(f"{path}: holds {len(file.names)} images; say which one")
                 return file[name or file.names[0]]

@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 
 from contextdesc.errors import ContextDescError, InputError
-from contextdesc.formats import hloc
+from contextdesc.formats.shards import open_features
 from contextdesc.image import Image, read
 from contextdesc.matching import match, match_descriptors
 from contextdesc.progress import progress
@@ -128,7 +128,7 @@ class Map:
             self.reconstruction = self.pycolmap.Reconstruction(str(model))
         except (ValueError, RuntimeError) as error:
             raise InputError(f"{model}: not a COLMAP model ({str(error).splitlines()[-1]})") from None
-        self.features = hloc.FeatureFile(folder / "features.h5")
+        self.features = open_features(folder / "features.h5")
         ids = sorted(self.reconstruction.points3D)
         self.xyz = np.array([self.reconstruction.points3D[i].xyz for i in ids], np.float64).reshape(-1, 3)
         row_of = {int(i): row for row, i in enumerate(ids)}
@@ -312,7 +312,7 @@ def _new_camera(size: tuple[int, int], focal: float | None, settings: Settings) 
 def _find_model(folder: Path) -> Path:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; give the output of contextdesc sfm")
-    if not (folder / "features.h5").is_file():
+    if not (folder / "features.h5").exists():
         raise InputError(f"{folder}: no features.h5 in it; give the output of contextdesc sfm")
     for model in (folder / "sparse", folder / "sparse" / "0"):
         if (model / "images.bin").is_file() or (model / "images.txt").is_file():

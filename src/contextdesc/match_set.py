@@ -1,24 +1,32 @@
-"""Matches of many pairs of a feature file, in hloc's layout; resumes where it stopped."""
+"""Matches of many pairs of a set of features, in hloc's layout; resumes where it stopped."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from contextdesc.errors import InputError
-from contextdesc.extraction import Report
 from contextdesc.formats import hloc
+from contextdesc.formats.manifest import pair_name
+from contextdesc.formats.shards import FeatureSet, open_features, stamp
 from contextdesc.geometry import Geometry, verify
 from contextdesc.journal import Journal
 from contextdesc.matching import Matches, match
 from contextdesc.progress import progress
+from contextdesc.report import Report
 
 if TYPE_CHECKING:
+    import h5py
+
     from contextdesc.features import Features
+    from contextdesc.scale.run import Workers
+
+PAIRS_A_SHARD = 512
 
 _CACHED = 64  # images whose features stay in memory; pair lists tend to repeat the first image
 
@@ -34,24 +42,33 @@ def match_pairs(
     force: bool = False,
     restart: bool = False,
     quiet: bool = False,
+    workers: Workers | None = None,
+    shard_size: int = PAIRS_A_SHARD,
 ) -> Report:
-    """Match pairs of images of a feature file.
+    """Match pairs of images of a set of features.
 
     Args:
+        features: a feature file, or a folder of shards.
+        output: `.h5` file; with `workers` a folder.
         geometry: keep only matches that agree with a homography or fundamental matrix.
+        workers: other processes that do it, here or on a cluster; the output is a folder of shards, each
+            of `shard_size` pairs.
     """
-    journal_path = output.with_name(output.name + ".journal")
-    if restart:
-        journal_path.unlink(missing_ok=True)
-    with hloc.FeatureFile(features) as file:
+    task = MatchTask(features.resolve(), ratio, mutual, geometry, force)
+    with open_features(features) as file:
         for name in {name for pair in pairs for name in pair}:
             if name not in file:
                 raise InputError(f"{features}: no image called {name}, which the pair list names")
-        stat = features.stat()
-        settings = {
-            "features": [stat.st_size, stat.st_mtime_ns],
-            "ratio": ratio, "mutual": mutual, "geometry": geometry,
-        }  # fmt: skip
+        settings = {"features": stamp(features), "ratio": ratio, "mutual": mutual, "geometry": geometry}
+        if workers is not None:
+            return _match_to_shards(task, pairs, output, settings, restart, quiet, workers, shard_size)
+        if output.is_dir():
+            raise InputError(
+                f"{output}: is a folder; name a file, or write shards with --workers or --cluster"
+            )
+        journal_path = output.with_name(output.name + ".journal")
+        if restart:
+            journal_path.unlink(missing_ok=True)
         journal = Journal(journal_path, settings)
         keys = {pair: f"{pair[0]}\n{pair[1]}" for pair in pairs}
         report = Report(before=sum(key in journal for key in keys.values()))
@@ -60,20 +77,55 @@ def match_pairs(
             for pair, key in keys.items():
                 if key in journal:
                     continue
-                first, second = (recent[name] for name in pair)
-                matches = match(first, second, ratio, mutual, force)
-                if geometry is not None:
-                    inliers = verify(first, second, matches, geometry).inliers
-                    matches = Matches(matches.indices[inliers], matches.similarity[inliers])
+                rows, matches = task.match(recent, pair)
                 journal.append(key, {
                     "indices": matches.indices.astype(np.int32), "similarity": matches.similarity,
-                    "rows": np.array(len(first)),
+                    "rows": np.array(rows),
                 })  # fmt: skip
                 report.done.append(key)
                 advance()
     hloc.write_matches(output, _finished(journal, keys))
     journal.delete()
     return report
+
+
+@dataclass(frozen=True)
+class MatchTask:
+    """Matching, here or in other processes; see `match_pairs`."""
+
+    features: Path
+    ratio: float | None
+    mutual: bool
+    geometry: Geometry | None
+    force: bool
+
+    def match(self, features: _Recent, pair: tuple[str, str]) -> tuple[int, Matches]:
+        """The number of keypoints of the first image, and the matches."""
+        first, second = (features[name] for name in pair)
+        matches = match(first, second, self.ratio, self.mutual, self.force)
+        if self.geometry is not None:
+            inliers = verify(first, second, matches, self.geometry).inliers
+            matches = Matches(matches.indices[inliers], matches.similarity[inliers])
+        return len(first), matches
+
+    def open(self) -> Callable[[str, tuple[str, str]], tuple[str, str, int, Matches]]:
+        recent = _Recent(open_features(self.features))
+        return lambda _, pair: (*pair, *self.match(recent, pair))
+
+    def write(self, file: h5py.File, name: str, result: tuple[str, str, int, Matches]) -> None:
+        hloc.write_pair(file, *result)
+
+
+def _match_to_shards(
+    task: MatchTask, pairs: list[tuple[str, str]], output: Path, settings: dict[str, Any], restart: bool,
+    quiet: bool, workers: Workers, shard_size: int,
+) -> Report:  # fmt: skip
+    from contextdesc.scale.run import run
+
+    return run(
+        task, {pair_name(*pair): pair for pair in pairs}, output, workers, kind="matches",
+        settings=settings, shard_size=shard_size, restart=restart, quiet=quiet, title="match",
+    )  # fmt: skip
 
 
 def read_pairs(path: Path) -> list[tuple[str, str]]:
@@ -111,7 +163,7 @@ def _finished(journal: Journal, keys: dict[tuple[str, str], str]) -> Iterator[tu
 class _Recent:
     """The features read last."""
 
-    def __init__(self, file: hloc.FeatureFile) -> None:
+    def __init__(self, file: FeatureSet) -> None:
         self._file = file
         self._kept: OrderedDict[str, Features] = OrderedDict()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import cv2
 import numpy as np
@@ -97,7 +97,7 @@ class ContextDesc:
             raise InputError(f"domain_sizes are {self.domain_sizes}: give one or more positive factors")
         if self.domain_sizes != (1.0,) and self.spec.base != "local":
             raise InputError(f"domain_sizes need a patch network; {self.spec.name} has base {self.spec.base}")
-        self._device, self._threads = device, threads
+        self._context, self._device, self._threads = context, device, threads
         self._engines: dict[str, Engine] = {}
 
     def extract(self, image: Source, mask: Source | None = None) -> Features:
@@ -190,6 +190,15 @@ class ContextDesc:
         """The terms in the descriptors, as features record it."""
         sizes = "" if self.domain_sizes == (1.0,) else "@" + "+".join(f"{s:g}" for s in self.domain_sizes)
         return ("+".join(self.terms) or "none") + sizes
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `load` was given besides the model: enough for another process to load the same."""
+        return {
+            "context": self._context, "detector": self.detector, "max_side": self.max_side,
+            "max_pixels": self.max_pixels, "domain_sizes": self.domain_sizes, "device": self._device,
+            "threads": self._threads,
+        }  # fmt: skip
 
     @property
     def source(self) -> str:

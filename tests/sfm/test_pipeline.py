@@ -32,6 +32,7 @@ from contextdesc.sfm.pipeline import Given, Outcome, reconstruct
 from contextdesc.sfm.summary import registered, table
 from tests.conftest import CI
 from tests.sfm.conftest import CONFIG
+from tests.shards import write_shards
 from tests.training.test_scenes import View
 from tests.training.test_sfm import aligned
 
@@ -155,6 +156,23 @@ def test_masks_pair_lists_and_given_features(
         Given(masks=masks, features=finished[0] / "features.h5")
     with pytest.raises(InputError, match=r"nothing.txt: no such file"):
         Given(pairs=tmp_path / "nothing.txt")
+
+
+def test_features_given_in_shards(
+    finished: tuple[Path, Outcome], photos: Path, model: ContextDesc, tmp_path: Path
+) -> None:
+    given = Given(features=write_shards(finished[0] / "features.h5", tmp_path / "shards"))
+    outcome = reconstruct(model, photos, tmp_path / "out", CONFIG, given, quiet=True)
+    assert outcome.summary["registered"] == 5
+    with (
+        FeatureFile(tmp_path / "out" / "features.h5") as one,
+        FeatureFile(finished[0] / "features.h5") as two,
+    ):
+        assert one.names == two.names
+        for name in one.names:
+            np.testing.assert_array_equal(one[name].descriptors, two[name].descriptors)
+    with pytest.raises(InputError, match=r"manifest.json: no such file"):
+        Given(features=photos)
 
 
 @pytest.mark.slow

@@ -12,13 +12,11 @@ import pytest
 from contextdesc.errors import ContextDescError, InputError
 from contextdesc.formats.hloc import FeatureFile
 from contextdesc.keypoints import Keypoints
-from contextdesc.matching import match_descriptors
 from contextdesc.model import ContextDesc
 from contextdesc.sfm.binding import import_pycolmap
 from contextdesc.sfm.cameras import CameraConfig, Shared
 from contextdesc.sfm.database import add_images, check_version, read_keypoints
 from contextdesc.sfm.project import FillConfig, fill_database
-from contextdesc.sfm.verification import verify_pairs
 from tests.sfm.test_database import old_database
 
 CONFIG = FillConfig(cameras=CameraConfig(mode="shared"))

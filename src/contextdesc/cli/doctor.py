@@ -18,6 +18,8 @@ EXTRAS = {
     "train": ("torch", "onnx", "onnxscript", "safetensors"),
     "sfm": ("pycolmap",),
     "heif": ("pillow_heif",),
+    "cluster": ("ray", "fsspec", "s3fs"),
+    "retrieval": ("faiss",),
     "demo": ("fastapi", "uvicorn"),
 }
 PACKAGES = ("numpy", "opencv-python-headless", "onnxruntime", "h5py", "pillow", "typer", "rich")

@@ -13,7 +13,7 @@ import typer
 from contextdesc.cli import options as o
 
 if TYPE_CHECKING:
-    from contextdesc.extraction import Report
+    from contextdesc.report import Report
 
 
 class FormatChoice(StrEnum):
@@ -28,9 +28,11 @@ class FormatChoice(StrEnum):
 @o.with_model_options
 def command(
     load: o.Loader,
-    images: Annotated[list[Path], typer.Argument(help="Image files and folders of images.")],
+    images: Annotated[
+        list[str], typer.Argument(help="Image files and folders of images; URLs such as s3://bucket/folder.")
+    ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The .h5 file, or a folder for other formats.")
+        Path, typer.Option("--output", "-o", help="The .h5 file; a folder for other formats and for shards.")
     ],
     format: Annotated[
         FormatChoice,
@@ -43,15 +45,20 @@ def command(
         Path | None, typer.Option(help="Folder of NAME.txt, .npy or ETH's .bin: describe these keypoints.")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first image that fails.")] = False,
+    workers: o.WorkerCount = None,
+    cluster: o.Cluster = None,
+    shard_size: o.ShardSize = None,
     json_: o.Json = False,
     restart: o.Restart = False,
     quiet: o.Quiet = False,
 ) -> None:
     """Extract the features of many images. A run that was stopped goes on where it stopped."""
     from contextdesc.errors import InputError
-    from contextdesc.extraction import extract_images
+    from contextdesc.extraction import IMAGES_A_SHARD, extract_images
     from contextdesc.image import find_images
+    from contextdesc.remote import refuse_url
 
+    refuse_url(output, "the output")
     found = find_images(images)
     for folder in (masks, keypoints):
         if folder is not None and not folder.is_dir():
@@ -59,6 +66,7 @@ def command(
     report = extract_images(
         load(), found, output, format=format.value, masks=masks, keypoints=keypoints,
         strict=strict, restart=restart, quiet=quiet or json_,
+        workers=o.chosen_workers(workers, cluster, shard_size), shard_size=shard_size or IMAGES_A_SHARD,
     )  # fmt: skip
     finish(report, output, "images", json_)
 

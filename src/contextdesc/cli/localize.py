@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from contextdesc.cli import options as o
 from contextdesc.cli import sfm
+from contextdesc.cli.recorded import recorded_options
 
 if TYPE_CHECKING:
-    from contextdesc.localization import Localization, Map
+    from contextdesc.localization import Localization
 
-_CONTEXTS = {
-    "none": o.ContextChoice.none,
-    "visual": o.ContextChoice.visual,
-    "geometric": o.ContextChoice.geometric,
-    "visual+geometric": o.ContextChoice.both,
-}
 _DEFAULT_TABLES = [Path("poses.csv"), Path("poses.json")]
 
 
@@ -54,7 +49,11 @@ def _command(
         poses.check(path)
     found = find_images(queries)
     map_ = Map(reconstruction)
-    model = load(**_recorded(map_, context_))
+    made_by = map_.made_by
+    recorded = recorded_options(
+        "the reconstruction", made_by.model, made_by.checksum, made_by.context, map_.extraction, context_
+    )
+    model = load(**recorded)
     answers = localize_images(map_, model, found, settings, quiet or json_)
     for path in tables:
         poses.write(path, answers)
@@ -64,34 +63,6 @@ def _command(
         _print(answers, tables)
     if any(answer.pose is None for answer in answers):
         raise typer.Exit(1)
-
-
-def _recorded(map_: Map, context_: typer.Context) -> dict[str, Any]:
-    """Options as the reconstruction was made with, for those that the user left alone."""
-    from contextdesc.errors import InputError
-    from contextdesc.modelfile import packaged_models
-
-    made_by = map_.made_by
-    terms, _, sizes = made_by.context.partition("@")
-    recorded: dict[str, Any] = {
-        "model": made_by.model,
-        "context": _CONTEXTS.get(terms, o.ContextChoice.all),
-        "domain_sizes": sizes.replace("+", ",") or "1",
-    }
-    if map_.extraction:
-        detector = map_.extraction["detector"]
-        recorded |= {name: detector[name] for name in ("seed", "contrast", "upright")}
-        recorded["max_keypoints"] = detector["max_keypoints"] or 0
-        recorded["select"] = o.SelectChoice(detector["select"])
-        recorded["max_side"] = map_.extraction["max_side"] or 0
-    left_alone = {
-        name: value
-        for name, value in recorded.items()
-        if getattr(context_.get_parameter_source(name), "name", "") == "DEFAULT"
-    }
-    if "model" in left_alone and made_by.model not in packaged_models():
-        raise InputError(f"the reconstruction was made with {made_by.source}: give that model with --model")
-    return left_alone
 
 
 def _print(answers: list[Localization], tables: list[Path]) -> None:

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 @o.with_model_options
 def command(
     load: o.Loader,
-    first: Annotated[Path | None, typer.Argument(help="An image; none for the sample pair.")] = None,
-    second: Annotated[Path | None, typer.Argument(help="Another image.")] = None,
+    first: Annotated[
+        str | None, typer.Argument(help="An image, or its URL; none for the sample pair.")
+    ] = None,
+    second: Annotated[str | None, typer.Argument(help="Another image.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The picture: .png, .jpg or .svg.")
     ] = None,

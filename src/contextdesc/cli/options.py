@@ -13,6 +13,7 @@ from contextdesc.modelfile import DEFAULT
 if TYPE_CHECKING:
     from contextdesc.model import ContextDesc
     from contextdesc.rotation import Rotate
+    from contextdesc.scale.run import Workers
 
 
 class ContextChoice(StrEnum):
@@ -58,7 +59,29 @@ Ratio = Annotated[float | None, typer.Option(help="Ratio test; the model's own b
 NoMutual = Annotated[bool, typer.Option("--no-mutual", help="Also keep one-way nearest neighbours.")]
 Restart = Annotated[bool, typer.Option("--restart", help="Forget an unfinished run.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")]
+WorkerCount = Annotated[
+    int | None,
+    typer.Option("--workers", help="Work in so many processes; features and matches become shards.", min=1),
+]
+Cluster = Annotated[
+    str | None,
+    typer.Option(help="Work on a Ray cluster: its address, or auto; features and matches become shards."),
+]
+ShardSize = Annotated[int | None, typer.Option(help="Of a folder of shards: pieces per file.", min=1)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def chosen_workers(count: int | None, cluster: str | None, shard_size: int | None = None) -> "Workers | None":
+    """What `--workers` and `--cluster` ask for; None for this process."""
+    if count is None and cluster is None:
+        if shard_size is not None:
+            raise typer.BadParameter(
+                "--shard-size needs --workers or --cluster: without, there are no shards"
+            )
+        return None
+    from contextdesc.scale.run import Workers
+
+    return Workers(count, cluster)
 
 
 class Loader(Protocol):

@@ -78,7 +78,9 @@ def _command(
     masks: Annotated[
         Path | None, typer.Option(help="Folder of masks, NAME.png, black where nothing is.")
     ] = None,
-    features: Annotated[Path | None, typer.Option(help="Features in hloc's layout, instead of ours.")] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Features in hloc's layout, or a folder of shards, instead of ours.")
+    ] = None,
     strict: Strict = False,
     restart: Annotated[bool, typer.Option("--restart", help="Forget all that an earlier run did.")] = False,
     update: Annotated[

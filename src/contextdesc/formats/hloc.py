@@ -17,6 +17,7 @@ import numpy as np
 from contextdesc.errors import InputError
 from contextdesc.features import Features
 from contextdesc.formats.atomic import replacing
+from contextdesc.formats.manifest import shard_of_pair
 from contextdesc.keypoints import Keypoints
 from contextdesc.matching import Matches
 
@@ -100,23 +101,33 @@ def write_matches(path: Path, pairs: Iterable[tuple[str, str, int, Matches]]) ->
     """Write matches as (name of image 0, name of image 1, keypoints of image 0, matches)."""
     with replacing(path) as temporary, h5py.File(temporary, "w") as file:
         for first, second, rows, matches in pairs:
-            group = file.require_group(first.replace("/", "-")).create_group(second.replace("/", "-"))
-            partner = np.full(rows, -1, np.int32)
-            score = np.zeros(rows, np.float16)
-            partner[matches.indices[:, 0]] = matches.indices[:, 1]
-            score[matches.indices[:, 0]] = (matches.similarity + 1) / 2
-            group["matches0"], group["matching_scores0"] = partner, score
+            write_pair(file, first, second, rows, matches)
+
+
+def write_pair(file: h5py.File, first: str, second: str, rows: int, matches: Matches) -> None:
+    """Write the matches of a pair, of which the first image has `rows` keypoints."""
+    group = file.create_group(pair_group(first, second))
+    partner = np.full(rows, -1, np.int32)
+    score = np.zeros(rows, np.float16)
+    partner[matches.indices[:, 0]] = matches.indices[:, 1]
+    score[matches.indices[:, 0]] = (matches.similarity + 1) / 2
+    group["matches0"], group["matching_scores0"] = partner, score
+
+
+def pair_group(first: str, second: str) -> str:
+    """Where the matches of a pair are in a file."""
+    return f"{first.replace('/', '-')}/{second.replace('/', '-')}"
 
 
 def read_matches(path: Path, first: str, second: str) -> Matches:
     """The matches of a pair, in the order of its names, whichever of the two it is stored under.
 
-    Files of other matchers may lack scores; the similarity is then 1.
+    Args:
+        path: a file, or a folder of shards. Files of other matchers may lack scores; the similarity is
+            then 1.
     """
-    with open_h5(path) as file:
-        key, turned = (
-            f"{a.replace('/', '-')}/{b.replace('/', '-')}" for a, b in ((first, second), (second, first))
-        )
+    with open_h5(shard_of_pair(path, first, second) if path.is_dir() else path) as file:
+        key, turned = pair_group(first, second), pair_group(second, first)
         if key not in file and turned not in file:
             raise InputError(f"{path}: no pair {first} {second}")
         group = file[key if key in file else turned]

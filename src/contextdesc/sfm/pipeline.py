@@ -20,6 +20,8 @@ from contextdesc.errors import InputError
 from contextdesc.extraction import extract_images
 from contextdesc.formats import hloc
 from contextdesc.formats.atomic import replacing
+from contextdesc.formats.manifest import FILE as MANIFEST
+from contextdesc.formats.shards import merge, open_features
 from contextdesc.image import find_images, read
 from contextdesc.journal import Journal
 from contextdesc.match_set import match_pairs, read_pairs
@@ -61,7 +63,7 @@ class Given:
 
     Attributes:
         masks: folder of masks, `NAME.png` for the image NAME, black where no keypoint may lie.
-        features: an hloc file of features, instead of extracting them.
+        features: an hloc file of features, or a folder of shards, instead of extracting them.
         pairs: a list of pairs, two names a line.
     """
 
@@ -70,11 +72,18 @@ class Given:
     pairs: Path | None = None
 
     def __post_init__(self) -> None:
-        for path, kind in ((self.masks, "folder"), (self.features, "file"), (self.pairs, "file")):
+        for path, kind in ((self.masks, "folder"), (self.feature_file, "file"), (self.pairs, "file")):
             if path is not None and not (path.is_dir() if kind == "folder" else path.is_file()):
                 raise InputError(f"{path}: no such {kind}")
         if self.masks is not None and self.features is not None:
             raise InputError("masks are for extraction: features that are given keep all their keypoints")
+
+    @property
+    def feature_file(self) -> Path | None:
+        """The file that changes with the features: of a folder of shards, its manifest."""
+        if self.features is not None and self.features.is_dir():
+            return self.features / MANIFEST
+        return self.features
 
 
 @dataclass
@@ -118,7 +127,7 @@ def reconstruct(
         prepare(output, _settings(model, found, config, given), restart=restart, update=update)
         failed = _features(model, found, output, given, strict, quiet)
         copies = _copies(output / "features.h5")
-        with hloc.FeatureFile(output / "features.h5") as file:
+        with open_features(output / "features.h5") as file:
             used = {name: found[name] for name in file.names if name in found and name not in copies}
         _enough(images, len(used), len(found))
         pairs = _pairs(model, used, set(found), output, config.pairs, given, quiet)
@@ -148,8 +157,8 @@ def _settings(
 ) -> dict[str, dict[str, Any]]:
     """What each stage depends on."""
     features = feature_settings(model, found, given.masks)
-    if given.features is not None:
-        features = {"images": features["images"], "features": fingerprint(given.features)}
+    if given.feature_file is not None:
+        features = {"images": features["images"], "features": fingerprint(given.feature_file)}
     listed = None if given.pairs is None else fingerprint(given.pairs)
     return {
         "features": features,
@@ -179,11 +188,13 @@ def _features(
         if report.done:  # an earlier run may have gone on without them
             forget_after(output, "features")
         return report.failed
-    with hloc.FeatureFile(given.features) as file:
+    with open_features(given.features) as file:
         missing = [name for name in found if name not in file]
     if missing and strict:
         raise InputError(f"{given.features}: no image called {missing[0]}")
-    if not target.exists():
+    if not target.exists() and given.features.is_dir():
+        merge(given.features, target, quiet)
+    elif not target.exists():
         with replacing(target) as temporary:
             shutil.copyfile(given.features, temporary)
     return {name: f"{given.features}: no image called {name}" for name in missing}
@@ -193,7 +204,7 @@ def _copies(features: Path) -> dict[str, str]:
     """Images that show the very same picture as an earlier one, which is the value."""
     first: dict[str, str] = {}
     copies: dict[str, str] = {}
-    with hloc.FeatureFile(features) as file:
+    with open_features(features) as file:
         for name in file.names:
             item: Features = file[name]
             if not len(item):
@@ -227,7 +238,7 @@ def _database(
     target, part = output / "database.db", output / ".database.db.part"
     if target.exists():
         return
-    with hloc.FeatureFile(output / "features.h5") as file:
+    with open_features(output / "features.h5") as file:
         if not part.exists():
             sizes = {name: file[name].image_size for name in found}
             focals = {name: read(path).focal for name, path in found.items()}

@@ -19,6 +19,7 @@ from contextdesc.extraction import extract_images
 from contextdesc.formats import hloc
 from contextdesc.formats.atomic import replacing
 from contextdesc.formats.colmap import write_descriptors
+from contextdesc.formats.shards import open_features
 from contextdesc.image import find_images, read
 from contextdesc.keypoints import Keypoints
 from contextdesc.match_set import match_pairs
@@ -115,7 +116,7 @@ def fill_database(
             model, found, features, masks=masks, keypoints=given, strict=strict, restart=restart, quiet=quiet
         )
         failed = report.failed | _misfits(features, sizes)
-        with hloc.FeatureFile(features) as file:
+        with open_features(features) as file:
             names = [name for name in file.names if name in found and name not in failed]
         if len(names) < 2:
             reason = next(iter(failed.values()), "it holds fewer")
@@ -208,7 +209,7 @@ def _write_keypoints(path: Path, folder: Path, found: Mapping[str, Path]) -> Pat
 def _misfits(features: Path, sizes: Mapping[str, tuple[int, int]]) -> dict[str, str]:
     """Images whose size is not that of their camera, with what to do."""
     wrong = {}
-    with hloc.FeatureFile(features) as file:
+    with open_features(features) as file:
         for name in file.names:
             own = file[name].image_size
             if name in sizes and own != sizes[name]:
@@ -225,7 +226,7 @@ def _fill(
     """Write keypoints, descriptors and matches into a database."""
     pycolmap = import_pycolmap()
     with (
-        hloc.FeatureFile(features) as file,
+        open_features(features) as file,
         pycolmap.Database.open(str(path)) as database,
         pycolmap.DatabaseTransaction(database),
     ):
