@@ -11,7 +11,6 @@ from contextdesc.errors import InputError
 from contextdesc.image import find_images
 from contextdesc.model import load
 from contextdesc.sfm.pairs import PairConfig, choose_pairs, listed, sequence, similar
-from contextdesc.sfm.retrieval import generalised_mean
 
 
 def test_a_sequence_pairs_each_image_with_those_after_it() -> None:
@@ -46,16 +45,6 @@ def test_a_list_is_checked(tmp_path: Path) -> None:
     path.write_text("a a\n")
     with pytest.raises(InputError, match="pairs a with itself"):
         listed(path, list("abc"), set())
-
-
-def test_the_generalised_mean_lies_between_mean_and_maximum() -> None:
-    grid = np.random.default_rng(0).uniform(0, 1, (8, 3, 4)).astype(np.float32)
-    grid[0] = 5
-    pooled = generalised_mean(grid)
-    assert np.linalg.norm(pooled) == pytest.approx(1)
-    assert pooled.argmax() == 0
-    assert (pooled[1:] / pooled[0] > grid[1:].mean((1, 2)) / 5).all()
-    assert (pooled[1:] / pooled[0] < grid[1:].max((1, 2)) / 5).all()
 
 
 def test_retrieval_pairs_views_of_the_same_picture(photo_folder: Path, tmp_path: Path) -> None:

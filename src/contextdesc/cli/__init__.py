@@ -24,7 +24,9 @@ from contextdesc.cli import (
     localize,
     match,
     match_set,
+    merge,
     models,
+    retrieve,
     sfm,
     stitch,
     train,
@@ -41,14 +43,16 @@ app = typer.Typer(
 app.command("match")(match.command)
 app.command("extract")(extract.command)
 app.command("match-set")(match_set.command)
+app.command("merge")(merge.command)
 app.command("sfm")(sfm.command)
 app.command("colmap")(colmap.command)
 app.command("localize")(localize.command)
+app.add_typer(retrieve.app, name="retrieve")
 app.command("stitch")(stitch.command)
 app.command("demo")(demo.command)
 app.command("models")(models.command)
 app.command("doctor")(doctor.command)
-app.command("benchmark")(benchmark.command)
+app.add_typer(benchmark.app, name="benchmark")
 app.command("train")(train.command)
 app.add_typer(dataset.app, name="dataset")
 app.command("export")(export.command)

@@ -1,4 +1,4 @@
-"""A global descriptor per image: the generalised mean (Radenovic et al., 2018) of the regional grid."""
+"""Global descriptors of many images, for pairs of similar ones; resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import numpy as np
 
 from contextdesc.journal import Journal
 from contextdesc.progress import progress
+from contextdesc.retrieval.pooling import generalised_mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from contextdesc.model import ContextDesc
-
-_POWER = 3.0  # of the mean; the usual choice
-_SMALLEST = 1e-6  # value of the grid
 
 
 def image_descriptors(
@@ -33,10 +31,3 @@ def image_descriptors(
     found = np.stack([journal[name]["descriptor"] for name in images])
     journal.close()
     return found
-
-
-def generalised_mean(grid: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(C, h, w) to a unit vector (C,)."""
-    values = np.maximum(grid, _SMALLEST).astype(np.float64)
-    pooled = np.power(np.power(values, _POWER).mean((1, 2)), 1 / _POWER)
-    return np.asarray(pooled / np.linalg.norm(pooled), np.float32)
