@@ -175,7 +175,7 @@ class Index:
 
     @property
     def best_rank(self) -> Rank:
-        """What to rank by if nobody says: `fused`, which was best on scenes held out from training."""
+        """What to rank by if nobody says: `fused`, of best mAP on scenes held out from training."""
         return "fused" if self.keeps_globals else "words"
 
     def rank(

@@ -65,7 +65,7 @@ def link(
     """Each image with its best partners, at most `top`.
 
     Args:
-        candidates: images that each image is matched with, those that rank best for it.
+        candidates: images that each image is matched with, those that rank best for it; at least `top`.
         expansion: partners of its partners that it is matched with in each of at most `ROUNDS` rounds.
         by: what the index ranks by; `Index.best_rank` if not given.
         verify: match the candidates and take those with most inliers, at least `FLOOR`; else the `top`
@@ -73,7 +73,7 @@ def link(
     """
     if verify and not index.keeps_features:
         raise InputError(f"{index.folder}: keeps no local features to verify with; give --no-verify")
-    ranked = ranked_for_each(index, candidates if verify else top, by or index.best_rank)
+    ranked = ranked_for_each(index, max(candidates, top) if verify else top, by or index.best_rank)
     if not verify:
         chosen = {ordered(name, other) for name, others in ranked.items() for other in others}
         return Links(sorted(chosen), {}, len(index))
