@@ -18,7 +18,7 @@ Rank = Literal["words", "global", "fused"]
 
 WORDS = 16384  # of a vocabulary
 VERIFIED = 100  # images that a query is matched with, those that rank best
-CANDIDATES = 20  # images that each image is matched with to find its partners, those that rank best
+CANDIDATES = 30  # images that each image is matched with to find its partners, those that rank best
 EXPANSION, ROUNDS = 5, 6  # partners of its partners that it is matched with in a round, and rounds
 
 
