@@ -313,14 +313,14 @@ def tables(numbers: Mapping[str, Any]) -> list[Table]:
 def plots(numbers: Mapping[str, Any]) -> list[Intervals]:
     """What each context variant adds to the base, by held-out set."""
     gains = {
-        of["title"]: of["difference"]
-        for of in numbers["variants"].values()
+        name.replace("matchability", "score").replace("-", "\n"): of["difference"]
+        for name, of in numbers["variants"].items()
         if of["part"] == "context" and "difference" in of
     }
     if not gains:
         return []
     groups = {
-        kind: {title: Difference(**of[kind]) for title, of in gains.items()} for kind in numbers["pairs"]
+        label: {kind: Difference(**of[kind]) for kind in numbers["pairs"]} for label, of in gains.items()
     }
-    title = f"Difference from {numbers['base']}"
-    return [Intervals(title, "ablation", "held-out pairs", "recall, points", groups)]
+    title = f"What context adds to {numbers['base']}, by variant"
+    return [Intervals(title, "ablation", "", "difference in recall, points", groups)]
