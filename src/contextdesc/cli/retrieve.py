@@ -143,7 +143,6 @@ def _add(
     finish(report, index, "images", json_)
 
 
-@app.command("remove")
 def _remove(
     index: Folder,
     names: Annotated[list[str], typer.Argument(help="Names of images, as `info --names` lists them.")],
@@ -224,7 +223,6 @@ def _print(answers: Answers) -> None:
         print(f"  {place:4}  {inliers:>7}  {answer.score:.3f}  {answer.name}")
 
 
-@app.command("pairs")
 def _pairs(
     index: Folder,
     output: Annotated[Path, typer.Option("--output", "-o", help="The pair list, two names a line.")],
@@ -267,7 +265,6 @@ def _pairs(
         print(f"{output}: {len(links.pairs)} pairs of {links.images} images; {matched}")
 
 
-@app.command("duplicates")
 def _duplicates(index: Folder, json_: o.Json = False, quiet: o.Quiet = False) -> None:
     """Groups of near-duplicates: one picture resized, compressed again or cropped a little.
 
@@ -285,7 +282,6 @@ def _duplicates(index: Folder, json_: o.Json = False, quiet: o.Quiet = False) ->
     print(f"{len(groups)} groups of {sum(map(len, groups))} images", file=sys.stderr)
 
 
-@app.command("info")
 def _info(
     index: Folder,
     check: Annotated[bool, typer.Option("--check", help="Read every file and compare checksums.")] = False,
@@ -382,5 +378,9 @@ def _exit(failed: Mapping[str, str], as_json: bool) -> None:
 
 app.command("build")(o.with_model_options(_build))
 app.command("add")(o.with_model_options(_add))
+app.command("remove")(_remove)
 app.command("query")(o.with_model_options(_query))
+app.command("pairs")(_pairs)
+app.command("duplicates")(_duplicates)
+app.command("info")(_info)
 app.command("rebuild")(o.with_model_options(_rebuild))
