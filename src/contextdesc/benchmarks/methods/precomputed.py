@@ -1,4 +1,4 @@
-"""Features that were computed before, in a file of hloc's layout: `h5:FILE`.
+"""Features that were computed before, in a file of hloc's layout or a folder of shards: `h5:FILE`.
 
 An image's features are those of the longest end of its path that the file knows: of `data/bark/img1.png`
 it is `bark/img1.png` before `img1.png`.
@@ -14,7 +14,7 @@ import numpy as np
 from contextdesc.benchmarks.methods.method import Described, Method, checked
 from contextdesc.detection import Detector, budget_rows
 from contextdesc.errors import InputError
-from contextdesc.formats.hloc import FeatureFile
+from contextdesc.formats.shards import open_features
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class _Stored:
     """A file of features that answers for images by their path."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.file = path, FeatureFile(path)
+        self.path, self.file = path, open_features(path)
         if not self.file.names:
             raise InputError(f"{path}: no features in hloc's layout (a group per image)")
         ratio = self.file[self.file.names[0]].ratio
