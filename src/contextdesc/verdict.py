@@ -26,6 +26,11 @@ GENERAL = "general"  # key of the calibration for models that have none of their
 MIN_KEYPOINTS = 8  # in each image; with fewer, no geometry could be found even for the same scene
 LIMIT = 0.001  # probabilities beyond this and 1 - this are not claimed: the calibration has too few pairs
 FEATURES = ("inlier share", "inlier ratio", "alike", "spread", "closeness")
+EXPLAINED = {
+    "fundamental": 7,
+    "homography": 4,
+    "essential": 5,
+}  # matches that a geometry fits whatever they are
 
 _PLANE = 3.0  # thresholds: how far from one homography an inlier may lie and still count as planar
 _MIRROR = np.array([[1, 1], [-1, 1]], np.float32)  # of the second image's points
@@ -125,12 +130,13 @@ def judge(
     calibration = calibration_of(facts.model, facts.checksum, geometry)
     probability = None
     if min(facts.keypoints) >= MIN_KEYPOINTS and min(map(min, facts.sizes)) > 0:
-        evidence = measure(points, inliers, errors, facts)
+        evidence = measure(geometry, points, inliers, errors, facts)
         probability = float(calibration.probability(evidence[None])[0])
     return Judgement(probability, calibration.same_from, calibration.different_below)
 
 
 def measure(
+    geometry: str,
     points: NDArray[np.float32],
     inliers: NDArray[np.bool_],
     errors: NDArray[np.float32],
@@ -138,21 +144,21 @@ def measure(
 ) -> NDArray[np.float64]:
     """The features (5,) of a verified pair, in the order of `FEATURES`; see `judge` for the arguments.
 
-    Logarithms of: inliers per keypoint; their share of the matches; inliers whose keypoints turn and scale
-    alike. Then the square root of the share of the image that the inliers' hull covers (mean of both images),
-    and one minus the median error of the inliers over the threshold. Pairs without inliers are in the middle
-    of the last, and small constants keep shares of few matches from being extreme. Matches that a mirror
-    explains count as none.
+    Logarithm of the inliers per keypoint; share of the matches that are inliers, beyond those that any
+    geometry explains; logarithm of the inliers whose keypoints turn and scale alike; square root of the share
+    of the image that the inliers' hull covers (mean of both images); one minus the median error of the
+    inliers over the threshold. Pairs without inliers are in the middle of the last, and small constants keep
+    shares of few from being extreme. Matches that a mirror explains count as none.
     """
     count, matches = int(inliers.sum()), len(inliers)
     agreeing = points[inliers]
     if _mirrored(agreeing, facts.threshold * _PLANE):  # no two cameras see that
-        return measure(points, np.zeros_like(inliers), errors, facts)
+        return measure(geometry, points, np.zeros_like(inliers), errors, facts)
     hulls = [_hull_share(agreeing[:, side], facts.sizes[side]) for side in (0, 1)]
     residual = float(np.median(errors[inliers])) / facts.threshold if count else 0.5
     return np.array([
         np.log((count + 1) / (min(facts.keypoints) + 20)),
-        np.log((count + 0.5) / (matches + 5)),
+        max(0, count - EXPLAINED[geometry]) / (matches + 5),
         np.log(max(0.0, _alike(inliers, facts) - _ALIKE_AT_RANDOM) + 1),
         np.sqrt(np.mean(hulls)),
         1 - residual,

@@ -305,7 +305,7 @@ def turned(base: Base, turn: Turn) -> Base:
 def _measured(result: Verification) -> NDArray[np.float64]:
     assert result.facts is not None  # of verify
     assert result.errors is not None
-    return measure(result.points, result.inliers, result.errors, result.facts)
+    return measure(result.geometry, result.points, result.inliers, result.errors, result.facts)
 
 
 def _same_things(views: Sequence[View]) -> list[tuple[int, int]]:
