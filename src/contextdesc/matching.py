@@ -98,9 +98,7 @@ def match_descriptors(
     return Matches(np.column_stack([rows, nearest[rows]]), best[rows])
 
 
-def _distinct(
-    best: NDArray[np.float32], runner_up: NDArray[np.float32], ratio: float
-) -> NDArray[np.bool_]:
+def _distinct(best: NDArray[np.float32], runner_up: NDArray[np.float32], ratio: float) -> NDArray[np.bool_]:
     """(N,) whether the nearest is at most `ratio` times as far as the second nearest, by their cosines."""
     if ratio == 1:
         return np.ones(len(best), np.bool_)
