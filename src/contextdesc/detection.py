@@ -6,7 +6,9 @@ overlapping tiles, since one pass over 12 megapixels takes near 3 GB.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 import cv2
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 TILE_ABOVE = 16_000_000  # pixels that are detected in one pass
 _TILE = 2048  # pixels, side of the area that one tile answers for
 _OVERLAP = 512  # pixels around it; multiples of 2^9 keep the octaves' sampling grids in step
+
+_LARGE = 4_000_000  # pixels, near 1 GB: images from here on are detected one at a time, whoever asks
+_one_large = Lock()
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,11 @@ def detect(
         At most `max_keypoints` keypoints, strongest first, or in random order.
     """
     detector = detector or Detector()
-    if gray.size > detector.tile_above:
-        keypoints = _detect_tiled(gray, detector)
-    else:
-        keypoints = Keypoints.from_opencv(detector.sift().detect(gray, None))
+    with _one_large if gray.size > _LARGE else nullcontext():
+        if gray.size > detector.tile_above:
+            keypoints = _detect_tiled(gray, detector)
+        else:
+            keypoints = Keypoints.from_opencv(detector.sift().detect(gray, None))
     if mask is not None:
         keypoints = keypoints[_inside(keypoints, gray, mask)]
     if detector.upright:

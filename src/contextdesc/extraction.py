@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import cv2
 import numpy as np
 
-from contextdesc.errors import ContextDescError, InputError
+from contextdesc.errors import InputError
 from contextdesc.formats import aachen, eth, hloc, imw, manifest, npz, openmvg
 from contextdesc.formats.stems import check_stems
 from contextdesc.journal import Journal
 from contextdesc.keypoints import Keypoints
-from contextdesc.progress import progress
-from contextdesc.report import Report
+from contextdesc.overlap import process, streams_of
 from contextdesc.scale.loading import Loading
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from contextdesc.features import Features
     from contextdesc.image import Location
     from contextdesc.model import ContextDesc
+    from contextdesc.report import Report
     from contextdesc.scale.run import Workers
 
 Format = Literal["h5", "npz", "eth", "imw", "aachen", "openmvg"]
@@ -42,10 +42,6 @@ class _FolderFormat(Protocol):
 
 _FOLDER_FORMATS: dict[str, _FolderFormat] = {"npz": npz, "eth": eth, "aachen": aachen, "openmvg": openmvg}
 _BY_STEM = ("imw", "openmvg")
-
-# What one image may do without ending the run over many.
-_FAILURES = (ContextDescError, cv2.error, MemoryError)
-
 
 IMAGES_A_SHARD = 32
 
@@ -101,22 +97,21 @@ def extract_images(
         journal_path.unlink(missing_ok=True)
     finished = _finished(output, format, model)
     journal = Journal(journal_path, _settings(model, masks, keypoints))
-    report = Report(before=sum(name in journal or name in finished for name in images))
     waiting = {n: p for n, p in images.items() if n not in journal and n not in finished}
-    with progress("extract", len(images), report.before, quiet) as advance:
-        for name, path in waiting.items():
-            try:
-                features = _features(model, name, path, masks, keypoints)
-            except _FAILURES as error:
-                if strict:
-                    journal.close()
-                    raise
-                report.failed[name] = str(error)
-                advance(f"{name}: {error}", failed=True)
-                continue
-            journal.append(name, npz.to_arrays(features))
-            report.done.append(name)
-            advance()
+    try:
+        report = process(
+            waiting,
+            partial(_features, model, masks=masks, keypoints=keypoints),
+            lambda name, features: journal.append(name, npz.to_arrays(features)),
+            title="extract",
+            before=len(images) - len(waiting),
+            streams=streams_of(model),
+            strict=strict,
+            quiet=quiet,
+        )
+    except BaseException:
+        journal.close()
+        raise
     if report.done or not _exists(output, format) or len(journal):
         write = imw.write if format == "imw" else hloc.write
         write(output, _everything(output, format, finished, journal, images))
@@ -152,22 +147,16 @@ def _extract_to_folder(
         if source is not None:
             _check_source(source, model, output / name)
             before.add(name)
-    report = Report(before=len(before))
-    with progress("extract", len(images), len(before), quiet) as advance:
-        for name in images:
-            if name in before:
-                continue
-            try:
-                target.write_to(output, name, _features(model, name, images[name], masks, keypoints))
-            except _FAILURES as error:
-                if strict:
-                    raise
-                report.failed[name] = str(error)
-                advance(f"{name}: {error}", failed=True)
-                continue
-            report.done.append(name)
-            advance()
-    return report
+    return process(
+        {name: path for name, path in images.items() if name not in before},
+        partial(_features, model, masks=masks, keypoints=keypoints),
+        partial(target.write_to, output),
+        title="extract",
+        before=len(before),
+        streams=streams_of(model),
+        strict=strict,
+        quiet=quiet,
+    )
 
 
 def _extract_to_shards(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import cv2
@@ -64,9 +65,14 @@ class Keypoints:
 
     @classmethod
     def from_opencv(cls, keypoints: Sequence[cv2.KeyPoint]) -> Keypoints:
-        rows = np.array([(*k.pt, k.size, k.angle, k.response) for k in keypoints], np.float32).reshape(-1, 5)
-        angle = np.where(rows[:, 3] < 0, 0, rows[:, 3])  # OpenCV writes -1 for "no angle"
-        return cls(rows[:, :2].copy(), rows[:, 2].copy(), angle, rows[:, 4].copy())
+        if not len(keypoints):
+            return cls.empty()
+        xy = np.asarray(cv2.KeyPoint.convert(keypoints), np.float32)
+        size, angle, response = (
+            np.fromiter(map(attrgetter(name), keypoints), np.float32, len(keypoints))
+            for name in ("size", "angle", "response")
+        )
+        return cls(xy, size, np.maximum(angle, 0), response)  # OpenCV writes -1 for "no angle"
 
     @classmethod
     def from_array(cls, array: ArrayLike) -> Keypoints:

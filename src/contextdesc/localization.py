@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import cv2
 import numpy as np
 
-from contextdesc.errors import ContextDescError, InputError
+from contextdesc.errors import InputError
 from contextdesc.formats.shards import open_features
 from contextdesc.image import Image, read
 from contextdesc.matching import match, match_descriptors
+from contextdesc.overlap import FAILURES
 from contextdesc.progress import progress
 from contextdesc.sfm.binding import import_pycolmap
 from contextdesc.sfm.cameras import CameraConfig, group_cameras
@@ -37,9 +37,6 @@ _NEEDED = ("estimate_and_refine_absolute_pose", "AbsolutePoseEstimationOptions.e
 _SAMPLE = 256  # descriptors of a query that are matched with every mapped image, to find its candidates
 _FEWEST = 4  # pairs of pixel and point to try PnP with
 _SAME_FOCAL = 0.1  # relative difference between EXIF and a mapped camera that is taken for the same
-
-# What one query may do without ending the run over many.
-_FAILURES = (ContextDescError, cv2.error, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -204,7 +201,7 @@ def localize_images(
                 answers.append(
                     _localize(map_, model, name, read(path, max_pixels=model.max_pixels), settings)
                 )
-            except _FAILURES as error:
+            except FAILURES as error:
                 answers.append(Localization(name, reason=str(error)))
             advance()
     return answers

@@ -12,12 +12,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import cv2
 import numpy as np
 
-from contextdesc.errors import ContextDescError, InputError
+from contextdesc.errors import InputError
 from contextdesc.journal import Journal
 from contextdesc.modelfile import REGIONAL
+from contextdesc.overlap import process, streams_of
 from contextdesc.progress import progress
 from contextdesc.report import Report
 from contextdesc.retrieval.extraction import Described, Extraction, describe
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from contextdesc.model import ContextDesc
     from contextdesc.retrieval.distributed import DescribedShards
     from contextdesc.scale.run import Workers
-
-# What one image may do without ending the run over many.
-FAILURES = (ContextDescError, cv2.error, MemoryError)
 
 
 def build_index(
@@ -189,23 +186,21 @@ def _describe_all(
             model, images, folder, options, workers, strict=strict, restart=restart, quiet=quiet
         )
     journal = open_journal(folder, Extraction.of(model), options, restart)
-    report = Report(before=sum(name in journal for name in images))
-    with progress("describe", len(images), report.before, quiet) as advance:
-        for name, path in images.items():
-            if name in journal:
-                continue
-            try:
-                described = describe(model, path, options)
-            except FAILURES as error:
-                if strict:
-                    journal.close()
-                    raise
-                report.failed[name] = str(error)
-                advance(f"{name}: {error}", failed=True)
-                continue
-            journal.append(name, to_arrays(described))
-            report.done.append(name)
-            advance()
+    waiting = {name: path for name, path in images.items() if name not in journal}
+    try:
+        report = process(
+            waiting,
+            lambda _, path: describe(model, path, options),
+            lambda name, described: journal.append(name, to_arrays(described)),
+            title="describe",
+            before=len(images) - len(waiting),
+            streams=streams_of(model),
+            strict=strict,
+            quiet=quiet,
+        )
+    except BaseException:
+        journal.close()
+        raise
     return report, journal
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from contextdesc.errors import InputError
+from contextdesc.overlap import FAILURES
 from contextdesc.progress import progress
-from contextdesc.retrieval.building import FAILURES, add_from, create_from, open_journal, to_arrays
+from contextdesc.retrieval.building import add_from, create_from, open_journal, to_arrays
 from contextdesc.retrieval.extraction import Described, describe
 from contextdesc.retrieval.index import Index
 from contextdesc.retrieval.manifest import MANIFEST, VOCABULARY, read_manifest
