@@ -8,6 +8,7 @@ directions; keypoints are placed between them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -138,12 +139,20 @@ def _dense_graph(path: Path) -> bytes:
         if name in maker and name != image and name not in wanted:
             wanted.add(name)
             waiting += maker[name].input
-    nodes = [node for node in graph.node if wanted & set(node.output)]
+    shapes = {tensor.name: tensor.dims for tensor in graph.initializer}
+    renamed, nodes = {image: "image"}, []
+    for node in graph.node:
+        if not wanted & set(node.output):
+            continue
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+        if node.op_type == "Reshape":  # between the last map and the matrix products that read all of it
+            renamed[node.output[0]] = node.input[0]
+        elif node.op_type == "Gemm":
+            nodes += _as_convolution(node, shapes[_stored(node.input[1], maker)])
+        else:
+            nodes.append(node)
+    score = renamed.get(score, score)
     read_names = {name for node in nodes for name in node.input}
-    for node in nodes:
-        for index, name in enumerate(node.input):
-            if name == image:
-                node.input[index] = "image"
     floats, make = onnx.TensorProto.FLOAT, onnx.helper
     dense = make.make_graph(
         nodes,
@@ -154,3 +163,22 @@ def _dense_graph(path: Path) -> bytes:
     )
     versions = {"opset_imports": network.opset_import, "ir_version": network.ir_version}
     return bytes(make.make_model(dense, **versions).SerializeToString())
+
+
+def _stored(name: str, maker: dict[str, Any]) -> str:
+    """Name of the initializer that a weight is cast from, or its own."""
+    return str(maker[name].input[0]) if name in maker else name
+
+
+def _as_convolution(product: Any, shape: Sequence[int]) -> list[Any]:
+    """A matrix product over the whole last map of a patch, as the convolution that it stands for."""
+    from onnx import helper, numpy_helper
+
+    side = PATCH // STRIDE
+    kernel, sizes = f"{product.output[0]}.kernel", f"{product.output[0]}.sizes"
+    whole = np.array([shape[0], shape[1] // side**2, side, side], np.int64)
+    return [
+        helper.make_node("Constant", [], [sizes], value=numpy_helper.from_array(whole)),
+        helper.make_node("Reshape", [product.input[1], sizes], [kernel]),
+        helper.make_node("Conv", [product.input[0], kernel, *product.input[2:]], product.output),
+    ]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 EPS = 1e-5
 DESCRIPTOR = 128
+LAST_MAP = 8  # side of the last map of a patch, 32 pixels after two strides
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,9 @@ class LocalNetwork(nn.Module):
             layers += [nn.BatchNorm2d(width, EPS, affine=False), nn.ReLU(inplace=True)]
             channels = width
         self.trunk = nn.Sequential(*layers)
-        self.last = nn.Conv2d(channels, DESCRIPTOR, 8, bias=False)
+        self.last = nn.Conv2d(channels, DESCRIPTOR, LAST_MAP, bias=False)
         reads_map = self.config.matchability == "map"
-        self.matchability = Matchability(channels if reads_map else DESCRIPTOR, 8 if reads_map else 1)
+        self.matchability = Matchability(channels if reads_map else DESCRIPTOR, LAST_MAP if reads_map else 1)
 
     def forward(self, patches: Tensor) -> tuple[Tensor, Tensor]:
         feature_map = self.trunk(standardise(patches))  # (N, 128, 8, 8)
