@@ -58,9 +58,10 @@ class Detector:
         if self.select not in ("response", "random"):
             raise InputError(f"select is {self.select!r}: one of response, random")
 
-    def sift(self) -> cv2.SIFT:
+    def sift(self, best: int = 0) -> cv2.SIFT:
+        """OpenCV's SIFT; it keeps the `best` strongest and what is as strong as their last, 0 for all."""
         return cv2.SIFT.create(
-            nfeatures=0,
+            nfeatures=best,
             nOctaveLayers=SIFT_LAYERS,
             contrastThreshold=self.contrast,
             edgeThreshold=self.edge,
@@ -87,7 +88,9 @@ def detect(
         if gray.size > detector.tile_above:
             keypoints = _detect_tiled(gray, detector)
         else:
-            keypoints = Keypoints.from_opencv(detector.sift().detect(gray, None))
+            every = mask is not None or detector.upright or detector.select == "random"
+            sift = detector.sift(0 if every else detector.max_keypoints or 0)
+            keypoints = Keypoints.from_opencv(sift.detect(gray, None))
     if mask is not None:
         keypoints = keypoints[_inside(keypoints, gray, mask)]
     if detector.upright:
