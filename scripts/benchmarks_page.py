@@ -18,12 +18,12 @@ import numpy as np
 
 from contextdesc.benchmarks import ablation, cost, heinly, hsequences, ratio, sfm
 from contextdesc.benchmarks.protocol import Request
-from contextdesc.benchmarks.report import Cell, Curves, Intervals, Plot, Table
+from contextdesc.benchmarks.report import Cell, Curves, Intervals, Plot, Table, Theme
 from contextdesc.benchmarks.statistics import Difference, Mean
 from contextdesc.formats.atomic import replacing
 
 ROOT = Path(__file__).parent.parent
-RESULTS, PAGE, IMAGES = ROOT / "docs" / "results", ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "images"
+RESULTS, PAGE = ROOT / "docs" / "results", ROOT / "docs" / "benchmarks.md"
 TEMPLATE = Path(__file__).with_suffix(".md")
 SECTION = re.compile(r"<!-- section ?(\S*) -->\n\n")
 
@@ -74,8 +74,9 @@ def main() -> None:
     with replacing(PAGE) as temporary:
         temporary.write_text(text, encoding="utf-8")
     for plot in plots:
-        with replacing(IMAGES / f"{plot.name}.png") as temporary:
-            temporary.write_bytes(plot.png())
+        for theme, path in _files(plot).items():
+            with replacing(PAGE.parent / path) as temporary:
+                temporary.write_bytes(plot.png(theme))
 
 
 def build(results: Path) -> tuple[str, list[Plot], list[str]]:
@@ -92,11 +93,24 @@ def build(results: Path) -> tuple[str, list[Plot], list[str]]:
             missing.append(files)
             continue
         filling = SECTIONS[files](found)
-        pictures = "\n\n".join(f"![{plot.title}](images/{plot.name}.png)" for plot in filling.plots)
+        pictures = "\n\n".join(_picture(plot) for plot in filling.plots)
         values = {"source": _source(found), "plots": pictures, **filling.text}
         parts.append(re.sub(r"{{(\w+)}}", lambda match, values=values: values[match[1]], template))
         plots += filling.plots
     return re.sub(r"\n{3,}", "\n\n", "".join(parts)), plots, missing
+
+
+def _files(plot: Plot) -> dict[Theme, str]:
+    """Where the pictures of a plot are, from the page."""
+    return {"light": f"images/{plot.name}.png", "dark": f"images/{plot.name}-dark.png"}
+
+
+def _picture(plot: Plot) -> str:
+    files = _files(plot)
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{files["dark"]}">'
+        f'<img src="{files["light"]}" alt="{plot.title}"></picture>'
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -122,9 +136,13 @@ def _titled(tables: Sequence[Table]) -> str:
 def oxford(found: Numbers) -> Filling:
     recall: dict[str, dict[str, float]] = {}
     intervals: dict[str, Any] = {}
+    gains: dict[str, Any] = {}
+    baseline = ""
     for numbers in found.values():
         recall |= numbers["recall"]
         intervals |= numbers.get("intervals", {})
+        gains |= numbers.get("difference", {})
+        baseline = numbers.get("baseline", baseline)
     methods = _ordered(recall)
     scenes = list(recall[methods[0]])
     plain = [m for m in methods if ":" not in m]
@@ -139,11 +157,16 @@ def oxford(found: Numbers) -> Filling:
     if all(m in intervals for m in plain):
         groups = {s: {m: Mean(**intervals[m][s]) for m in plain} for s in scenes}
         plots.append(Intervals("Recall by Oxford scene", "benchmarks-oxford", "", "recall, %", groups))
+    columns = ("recall", *scenes, f"mean less {baseline}'s") if gains else ("recall", *scenes)
+    table: list[list[Cell]] = [[m, *(recall[m][s] for s in scenes)] for m in methods]
+    for m, row in zip(methods, table, strict=True):
+        if m in intervals:
+            row[-1] = Mean(**intervals[m][heinly.MEAN])
+        if gains:
+            row.append(Difference(**gains[m][heinly.MEAN]) if m in gains else None)
     return Filling(
         {
-            "table": Table(
-                "", ("recall", *scenes), [(m, *(recall[m][s] for s in scenes)) for m in methods]
-            ).markdown,
+            "table": Table("", columns, table).markdown,
             "paper": Table(
                 "", (*head, "paper: ContextDesc+ / SIFT", "here: contextdesc / sift"), rows
             ).markdown,

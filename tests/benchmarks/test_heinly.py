@@ -83,31 +83,48 @@ def test_what_cannot_be_used_is_named_and_the_rest_counts(scene: Path) -> None:
     (scene.parent / "not-a-scene").mkdir()
     report = heinly.run(Request(scene.parent, build_methods("sift"), seeds=(0, 1)))
     assert list(report.numbers["recall"]["sift"]) == ["bark", "mean"]
-    assert "graf: img3 is missing" in report.skipped["graf"]
+    assert "graf/img3: missing (any of .jpg," in report.skipped["graf"]
     assert "H1to2p: not a 3 x 3 homography" in report.skipped["shift"]
     missing = [scene for scene, reason in report.skipped.items() if reason.endswith("missing")]
     assert missing == ["bikes", "boat", "leuven", "trees", "ubc", "wall"]
     assert "skipped: " in report.markdown
 
 
+def test_heinly_s_release_calls_graf_graffiti(scene: Path) -> None:
+    scene.rename(scene.parent / "graffiti")
+    shutil.copytree(scene.parent / "graffiti", scene.parent / "wall")
+    report = heinly.run(Request(scene.parent, build_methods("sift"), seeds=(0,)))
+    assert "planar (graffiti, wall)" in report.numbers["intervals"]["sift"]
+    assert "graf" not in report.skipped
+    assert len(report.skipped) == 6
+
+
 def test_nothing_that_can_be_used_is_an_error(scene: Path) -> None:
     (scene / "img3.png").unlink()
-    with pytest.raises(InputError, match=r"no scenes could be used; the first: .*img3 is missing"):
+    with pytest.raises(InputError, match=r"no scenes could be used; the first: .*img3: missing"):
         heinly.run(Request(scene.parent, build_methods("sift")))
     with pytest.raises(InputError, match="no sequences in the Oxford affine layout"):
         find_sequences(scene, OXFORD)
 
 
-def test_heinly_s_own_sequences_and_longer_ones_count_too(scene: Path) -> None:
-    shutil.copytree(scene, scene.parent / "ceiling")
+def test_heinly_s_own_sequences_may_be_longer_and_shorter(scene: Path) -> None:
+    for name in ("ceiling", "venice", "semper"):
+        shutil.copytree(scene, scene.parent / name)
     (scene.parent / "ceiling" / "img7.png").symlink_to(scene / "img6.png")
     (scene.parent / "ceiling" / "H1to7p").symlink_to(scene / "H1to6p")
+    for name in ("img5.png", "img6.png", "H1to5p", "H1to6p"):
+        (scene.parent / "venice" / name).unlink()
+    (scene.parent / "semper" / "H1to3p").unlink()  # a gap is no end
     told = {"transformations": "shift:motion"}
     report = heinly.run(Request(scene.parent, build_methods("sift"), (0,), settings=told))
     rows = list(report.numbers["intervals"]["sift"])
-    assert rows == ["ceiling", "shift", "rotation (ceiling)", "motion (shift)", "mean"]
-    six, seven = (report.numbers["pairs"]["sift"][name][0] for name in ("shift", "ceiling"))
+    kinds = ["rotation (ceiling)", "motion (shift)", "scale (venice)"]
+    assert rows == ["ceiling", "shift", "venice", *kinds, "mean"]
+    pairs = report.numbers["pairs"]["sift"]
+    six, seven, four = (pairs[name][0] for name in ("shift", "ceiling", "venice"))
     assert seven == [*six, six[-1]]
+    assert four == six[:3]
+    assert "H1to3p: missing" in report.skipped["semper"]
     with pytest.raises(InputError, match="NAME:WORD,NAME:WORD"):
         heinly.run(Request(scene.parent, {}, settings={"transformations": "shift"}))
 

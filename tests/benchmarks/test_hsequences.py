@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -10,8 +12,9 @@ import numpy as np
 import pytest
 
 from contextdesc.benchmarks import hsequences
-from contextdesc.benchmarks.hsequences import Scores, score_pair, summarise
-from contextdesc.benchmarks.methods import build_methods
+from contextdesc.benchmarks.hpatches_splits import SPLITS
+from contextdesc.benchmarks.hsequences import WITHOUT_LARGE, Scores, score_pair, summarise
+from contextdesc.benchmarks.methods import build_method, build_methods
 from contextdesc.benchmarks.protocol import Request
 from contextdesc.benchmarks.sequences import corner_error, warp
 from contextdesc.errors import InputError
@@ -66,10 +69,33 @@ def test_means_are_over_sequences_by_kind() -> None:
     assert summary["illumination"]["recall"]["mean"] == 50
     assert summary["illumination"]["recall"]["low"] == 40
     assert summary["illumination"]["mma"][0]["mean"] == 75
-    assert summary["illumination"]["mma, without the large sequences"][0]["mean"] == 50
-    assert "mma, without the large sequences" not in summary["viewpoint"]
+    assert summary["illumination"][WITHOUT_LARGE]["mma"][0]["mean"] == 50
+    assert WITHOUT_LARGE not in summary["viewpoint"]
     assert summary["all"]["recall"]["mean"] == pytest.approx(190 / 3)
     assert [summary[kind]["sequences"] for kind in ("illumination", "viewpoint", "all")] == [2, 1, 3]
+    result = {"summary": {"sift": summary}, "sequences": {"sift": of}}
+    shown = hsequences.report(Request(Path(), {}), result, {}).markdown
+    assert "| sift | 1 illumination, without the large sequences |  | 50.0 |" in shown
+    assert "| sift | 2 all, without the large sequences |  | 65.0 (50.0 to 80.0) |" in shown
+
+
+def test_a_sequence_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of two that somebody has, but where one of nearly all is missing."""
+    monkeypatch.setattr(
+        hsequences, "score", lambda request, folder: {"sift": Scores(1, (1,) * 10, (1, 1, 1))}
+    )
+    for name in SPLITS["full"]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "H_1_2").touch()
+    request = Request(tmp_path, {"sift": build_method("sift")})
+    assert hsequences.run(request).skipped == {}
+    for name in ("i_ski", "v_wall"):
+        shutil.rmtree(tmp_path / name)
+    report = hsequences.run(request)
+    assert list(report.skipped) == ["i_ski", "v_wall"]
+    assert "114 of the 116 sequences" in report.about
+    assert "v_wall: missing" in report.markdown
+    assert hsequences.run(replace(request, limit=3)).skipped == {}
 
 
 @pytest.fixture

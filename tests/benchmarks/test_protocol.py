@@ -19,6 +19,7 @@ from contextdesc.benchmarks.cache import Cache
 from contextdesc.benchmarks.methods import Method, build_method, build_methods
 from contextdesc.benchmarks.protocol import OWN, Protocol, Request, Setting
 from contextdesc.benchmarks.statistics import difference
+from contextdesc.cli.benchmark import _labels
 from contextdesc.detection import Detector, detect
 from contextdesc.errors import ContextDescError, InputError
 from contextdesc.image import Image
@@ -75,7 +76,10 @@ def describe(image, keypoints):
 """
 
 
-def test_an_interrupted_run_ends_at_once_and_leaves_no_process(scene: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_run_ends_at_once_and_leaves_no_process(
+    sent: signal.Signals, scene: Path, tmp_path: Path
+) -> None:
     (tmp_path / "sleeping.py").write_text(SLEEPING)
     command = [
         sys.executable, "-m", "contextdesc", "benchmark", "heinly", "--data", str(scene.parent),
@@ -85,13 +89,18 @@ def test_an_interrupted_run_ends_at_once_and_leaves_no_process(scene: Path, tmp_
         deadline = time.monotonic() + 120
         while len(started := list(tmp_path.glob("started-*"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, told = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert told == "error: stopped; what was finished is kept, the same command goes on\n"
-    for worker in started:
-        assert not Path(f"/proc/{worker.name.removeprefix('started-')}").exists()
+        process.send_signal(sent)
+        _, told = process.communicate(timeout=60)  # whoever lives on holds standard error open
     assert len(started) == 2
+    if sent == signal.SIGINT:
+        assert process.returncode == 130
+        assert told == "error: stopped; what was finished is kept, the same command goes on\n"
+    else:
+        assert process.returncode == -sent
+    left = [Path("/proc", worker.name.removeprefix("started-")) for worker in started]
+    while any(path.exists() for path in left) and time.monotonic() < deadline:
+        time.sleep(0.1)  # the system buries whom nobody waits for
+    assert not any(path.exists() for path in left)
 
 
 def test_processes_give_what_one_gives(scene: Path) -> None:
@@ -192,6 +201,7 @@ def test_the_list_tells_of_data_and_options() -> None:
     entries = json.loads(run("benchmark", "list", "--json").stdout)
     assert "hpatches-sequences-release" in entries["hsequences"]["published"]
     assert "--seeds" in entries["heinly"]["options"]
+    assert "Oxford affine layout" in entries["gallery"]["data"]
 
 
 def test_the_command_writes_numbers_and_how_they_were_made(scene: Path, tmp_path: Path) -> None:
@@ -211,6 +221,18 @@ def test_the_command_writes_numbers_and_how_they_were_made(scene: Path, tmp_path
     )
     assert "OpenCV" in numbers["origin"]["methods"][f"sift{OWN}"]
     assert (tmp_path / "user-cache" / "contextdesc" / "benchmarks").is_dir()
+
+
+def test_tables_name_files_without_the_way_to_them() -> None:
+    names = ["kornia:HardNet=/a/b/liberty.pth@1.13", "models/mine:none", "h5:x/y.h5", "sift"]
+    assert list(_labels(names).values()) == [
+        "kornia:HardNet=liberty.pth@1.13",
+        "mine:none",
+        "h5:y.h5",
+        "sift",
+    ]
+    two = ["models/old/mine", "models/new/mine"]
+    assert list(_labels(two).values()) == two
 
 
 @pytest.mark.parametrize(

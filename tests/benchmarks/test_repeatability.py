@@ -107,7 +107,7 @@ def test_a_photograph_that_moves(scene: Path, small_model: Path) -> None:
     curve = [share for _, share in report.curves[0].lines["sift"]]
     assert curve == sorted(curve)
     assert f"| {dense} | 1 all |" in report.markdown
-    assert "**Difference from sift**" in report.markdown
+    assert "**Difference from sift, paired, with 95 % intervals**" in report.markdown
 
 
 def test_broken_sequences_and_models(scene: Path, rootsift_model: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from contextdesc.benchmarks.report import Curves, Intervals, Plot, Report, Table
+from contextdesc.benchmarks.report import Curves, Intervals, Plot, Report, Table, look
 from contextdesc.benchmarks.statistics import Mean
 from contextdesc.errors import InputError
 from tests.browser import accessibility_problems, opened
@@ -80,11 +80,22 @@ def test_a_plot_is_drawn_in_its_theme(plot: Plot, theme: str) -> None:
         assert (np.abs(pixels.astype(int) - colour).max(2) < 10).sum() > 50
 
 
+def test_legends_of_many_and_long_names_fit() -> None:
+    short, long = ["sift", "rootsift", "contextdesc"], [f"kornia:HardNet=weights-{i}.pth" for i in range(8)]
+    for names in (short, long, short + long):
+        plot = Curves("Growth", "growth", "keypoints", "recall, %", {n: [(1, 10), (2, 20)] for n in names})
+        pixels = np.asarray(PIL.Image.open(BytesIO(plot.png())).convert("L"))
+        assert pixels[:, -4:].min() > 200, names  # nothing is cut at the right border
+    looks = [tuple(look(index, "light").values()) for index in range(42)]
+    assert len(set(looks)) == 42
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_the_page_fits_its_window(browser: Browser, tmp_path: Path, width: int, dark: bool) -> None:
     wide = Table("Wide", tuple(f"column {i}" for i in range(20)), [tuple(float(i) for i in range(20))])
     report = Report("demo", "Made up.", {}, [TABLE, wide], [INTERVALS])
-    (tmp_path / "report.html").write_text(report.html("contextdesc benchmark demo " + "--option value " * 9))
+    command = "contextdesc benchmark demo --methods " + "kornia:HardNet=folder/file.pth," * 9 + " --limit 3"
+    (tmp_path / "report.html").write_text(report.html(command))
     with opened(browser, f"file://{tmp_path / 'report.html'}", width=width, dark=dark) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate("[...document.images].every(i => i.naturalWidth > 600)")

@@ -23,6 +23,8 @@ from contextdesc.benchmarks.repeatability import kinds
 from contextdesc.benchmarks.report import Cell, Curves, Report, Table
 from contextdesc.benchmarks.sequences import (
     DISTANCE,
+    EITHER_LAYOUT,
+    EITHER_SOURCE,
     Layout,
     find_any_sequences,
     match_errors,
@@ -43,10 +45,8 @@ ALL = "all"
 MEASURES = {"recall": "recall, %", "precision": "right mutual matches, %"}
 
 PROTOCOL = Protocol(
-    layout="sequences in the Oxford affine layout (img1 to img6, H1to2p to H1to6p) or that of HPatches "
-    "sequences (1 to 6, H_1_2 to H_1_6)",
-    source="HPatches, archive hpatches-sequences-release on the page of the hpatches-dataset project; "
-    "Oxford affine: https://www.robots.ox.ac.uk/~vgg/data/affine/",
+    layout=EITHER_LAYOUT,
+    source=EITHER_SOURCE,
     takes=("methods", "seeds", "limit", "baseline", "workers"),
     settings=(
         Setting("numbers", "512,1024,2048,4096,8192", "of keypoints, from few to many; all come last"),

@@ -19,7 +19,14 @@ from contextdesc.benchmarks.methods import build_method
 from contextdesc.benchmarks.protocol import Protocol, Request, Setting
 from contextdesc.benchmarks.repeatability import kinds
 from contextdesc.benchmarks.report import Cell, Intervals, Report, Table
-from contextdesc.benchmarks.sequences import Layout, find_any_sequences, read_sequence, recall
+from contextdesc.benchmarks.sequences import (
+    EITHER_LAYOUT,
+    EITHER_SOURCE,
+    Layout,
+    find_any_sequences,
+    read_sequence,
+    recall,
+)
 from contextdesc.benchmarks.statistics import Mean, bootstrap, difference
 from contextdesc.detection import Detector
 from contextdesc.errors import InputError
@@ -29,10 +36,8 @@ SIZES = "0.5,2,1,1+0.5,1+2"
 ONCE = "1"  # the size that methods have
 
 PROTOCOL = Protocol(
-    layout="sequences in the Oxford affine layout (img1 to img6, H1to2p to H1to6p) or that of HPatches "
-    "sequences (1 to 6, H_1_2 to H_1_6)",
-    source="HPatches, archive hpatches-sequences-release on the page of the hpatches-dataset project; "
-    "Oxford affine: https://www.robots.ox.ac.uk/~vgg/data/affine/",
+    layout=EITHER_LAYOUT,
+    source=EITHER_SOURCE,
     takes=("methods", "limit", "workers"),
     settings=(Setting("sizes", SIZES, "factors on the side of the region; those with a + are summed"),),
 )

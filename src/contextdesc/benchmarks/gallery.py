@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from contextdesc.benchmarks.sequences import DISTANCE, Layout, find_any_sequences, read_sequence, warp
+from contextdesc.benchmarks.protocol import Protocol
+from contextdesc.benchmarks.sequences import (
+    DISTANCE,
+    EITHER_LAYOUT,
+    EITHER_SOURCE,
+    Layout,
+    find_any_sequences,
+    read_sequence,
+    warp,
+)
 from contextdesc.detection import Detector
 from contextdesc.matching import match_descriptors
 
@@ -28,6 +37,8 @@ KEYPOINTS = 2048
 SHOWN = 9  # failures of a pair
 ELSEWHERE = 10.0  # pixels
 _APART = 20.0  # pixels between keypoints of image 1 that are shown
+
+PROTOCOL = Protocol(EITHER_LAYOUT, EITHER_SOURCE, takes=("methods", "limit", "workers"))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -252,13 +252,15 @@ def _interval(draws: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _route(request: Request, name: str) -> PatchRoute:
-    route = request.methods[name].patches
+    """How a method describes patches, under the name that it has here, or its raw descriptor's."""
+    method = request.methods[name]
+    route = method.patches
     if route is None:
         raise InputError(
             f"method {name}: describes keypoints of images, not patches; hpatches takes sift, rootsift, "
             "models and kornia's networks"
         )
-    return route
+    return replace(route, name=name) if route.name == method.name else route
 
 
 def _sequences(request: Request, cut: bool) -> tuple[dict[str, tuple[Path, Layout | None]], dict[str, str]]:

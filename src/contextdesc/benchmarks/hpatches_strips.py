@@ -3,9 +3,9 @@
 A folder per sequence has `ref.png` and, with three amounts of geometric noise, `e1` to `e5`, `h1` to `h5`
 and `t1` to `t5.png`, each a column of 65 x 65 patches; row i shows the same place in all of them.
 
-Cutting follows section 4 of the HPatches paper (Balntas et al., CVPR 2017): regions of a detector above scale
-1.6, of those that overlap by more than half one at random, then a random `REGIONS` of them; five times as
-large, turned to their orientation, moved by noise, and mapped into the other images by the homographies; a
+Cutting follows the page of the data and its paper (Balntas et al., CVPR 2017): regions of a detector above
+scale 1.6, of those that overlap by more than half one at random, then a random `REGIONS` of them; five times
+as large, turned to their orientation, moved by noise, and mapped into the other images by the homographies; a
 region that is not inside every image with every noise is left out. The authors mixed three detectors (DoG,
 Hessian, Harris); here it is SIFT's DoG alone.
 """
@@ -42,7 +42,10 @@ _OVERLAP = 0.5  # intersection over union of two regions of which one is dropped
 
 @dataclass(frozen=True)
 class Noise:
-    """Limits of uniform noise on a region (table 3 of the HPatches paper).
+    """Limits of uniform noise on a region, after the HPatches paper.
+
+    Its table was not at hand to compare them with; the median overlaps that they give are within 0.04 of
+    those on the page of the data, 0.85 of easy and 0.72 of hard noise.
 
     Attributes:
         rotation: degrees.

@@ -32,7 +32,8 @@ img {{ max-width: 100%; height: auto; }}
 figure {{ display: flex; gap: 4px; margin: 0; }}
 figure img, figure small {{ display: block; }}
 small {{ color: var(--soft); font-variant-numeric: tabular-nums; }}
-pre {{ padding: 0.8rem 1rem; white-space: pre-wrap; border: 1px solid var(--line); border-radius: 6px; }}
+pre {{ padding: 0.8rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere;
+  border: 1px solid var(--line); border-radius: 6px; }}
 </style>
 </head>
 <body>

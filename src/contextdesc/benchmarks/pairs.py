@@ -157,7 +157,8 @@ def _report(
             for (method, kind), columns in every.items()
             if method in request.compared
         }
-        tables.append(_table(f"Difference from {request.baseline}", {"": gains}))
+        title = f"Difference from {request.baseline}, paired, with 95 % intervals"
+        tables.append(_table(title, {"": gains}))
         numbers |= {"baseline": request.baseline, "difference": _nested(gains)}
     if len(set(scenes.values())) > 1:
         by_scene = {}

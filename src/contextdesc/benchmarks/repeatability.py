@@ -21,7 +21,14 @@ from contextdesc.benchmarks.methods import Method, build_method
 from contextdesc.benchmarks.protocol import Protocol, Request, Setting
 from contextdesc.benchmarks.ratio_views import model_of
 from contextdesc.benchmarks.report import Cell, Curves, Report, Table
-from contextdesc.benchmarks.sequences import Layout, find_any_sequences, read_sequence, warp
+from contextdesc.benchmarks.sequences import (
+    EITHER_LAYOUT,
+    EITHER_SOURCE,
+    Layout,
+    find_any_sequences,
+    read_sequence,
+    warp,
+)
 from contextdesc.benchmarks.statistics import Difference, Mean, bootstrap, difference
 from contextdesc.dense import RADIUS, STRIDE, MatchabilityDetector
 from contextdesc.detection import Detector
@@ -34,9 +41,8 @@ if TYPE_CHECKING:
     from contextdesc.image import Image
 
 PROTOCOL = Protocol(
-    layout="sequences in the Oxford affine layout (img1 to img6, H1to2p to H1to6p) or that of HPatches "
-    "sequences (1 to 6, H_1_2 to H_1_6)",
-    source="robots.ox.ac.uk/~vgg/data/affine; github.com/hpatches/hpatches-dataset",
+    layout=EITHER_LAYOUT,
+    source=EITHER_SOURCE,
     takes=("methods", "limit", "baseline", "workers"),
     settings=(
         Setting("contrast", 0.0067, "SIFT's contrast threshold, so that it finds enough keypoints"),
@@ -281,7 +287,8 @@ def _report(
     if request.baseline is not None:
         base = label(request.methods[request.baseline])
         gains = {kind: _gains(of, base) for kind, of in by_kind.items()}
-        tables.append(_table(f"Difference from {base}", gains, groups))
+        title = f"Difference from {base}, paired, with 95 % intervals"
+        tables.append(_table(title, gains, groups))
         numbers |= {"baseline": base, "difference": _plain(gains)}
     if len(scores) <= _MOST_COLUMNS:
         rows: list[list[Cell]] = [

@@ -33,8 +33,9 @@ _COLOURS = {
     "light": ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
     "dark": ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#f0e442"),
 }
-_MARKERS = ("o", "s", "^", "D", "v", "P")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours, so that no two methods look the same
 _DASHES = ("-", "--", "-.", ":")
+_LETTERS, _HANDLE = 92, 8  # that the width of a plot has room for in a legend, and what a line's sample takes
 _INK = {"light": ("#1a1f2b", "#ffffff", "#d7dbe2"), "dark": ("#e8ebf0", "#14181f", "#3a414d")}
 
 
@@ -98,10 +99,9 @@ class Plot(ABC):
             spine.set_color(grid)
             spine.set_visible(side in ("left", "bottom"))
         self.draw(axes, theme)
-        methods = len(axes.get_legend_handles_labels()[0])
         figure.legend(
-            loc="outside upper left", ncols=methods if methods <= 4 else 3, facecolor=paper, edgecolor=paper,
-            labelcolor=ink, fontsize=9,
+            loc="outside upper left", ncols=_columns(axes.get_legend_handles_labels()[1]), facecolor=paper,
+            edgecolor=paper, labelcolor=ink, fontsize=9,
         )  # fmt: skip
         buffer = BytesIO()
         figure.savefig(buffer, format="png", dpi=120)
@@ -129,7 +129,7 @@ class Curves(Plot):
         for index, (method, points) in enumerate(self.lines.items()):
             axes.plot(
                 *zip(*points, strict=True), label=method, linestyle=_DASHES[index % len(_DASHES)],
-                **_look(index, theme),
+                **look(index, theme),
             )  # fmt: skip
         if self.log_x:
             axes.set_xscale("log", base=2)
@@ -155,7 +155,7 @@ class Intervals(Plot):
             reach = [[m.mean - m.low for m in means], [m.high - m.mean for m in means]]
             values = [m.mean for m in means]
             axes.errorbar(
-                places, values, np.maximum(0, reach), linestyle="", label=method, **_look(index, theme)
+                places, values, np.maximum(0, reach), linestyle="", label=method, **look(index, theme)
             )
         axes.set_xticks(range(len(self.groups)), list(self.groups))
         axes.set_xlim(-0.5, len(self.groups) - 0.5)
@@ -226,7 +226,17 @@ class Report:
                 temporary.write_bytes(content)
 
 
-def _look(index: int, theme: Theme) -> dict[str, Any]:
+def _columns(labels: Sequence[str]) -> int:
+    """Columns of a legend that fit into the width of a plot; it is filled column by column."""
+    for columns in range(min(4, len(labels)), 1, -1):
+        rows = -(-len(labels) // columns)
+        widths = [max(map(len, labels[start : start + rows])) for start in range(0, len(labels), rows)]
+        if sum(widths) + _HANDLE * len(widths) <= _LETTERS:
+            return columns
+    return 1
+
+
+def look(index: int, theme: Theme) -> dict[str, Any]:
     """Colour and marker of the method with this index."""
     colours = _COLOURS[theme]
     return {

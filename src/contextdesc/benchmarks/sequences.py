@@ -1,8 +1,8 @@
 """Sequences of images of a plane with known homographies, and what a method gets right on a pair.
 
 Two layouts are read: Oxford affine (`img1` to `img6`, `H1to2p` to `H1to6p`) and HPatches sequences (`1` to
-`6`, `H_1_2` to `H_1_6`). Images may have any suffix that `contextdesc.image` reads. A sequence has at least
-six images; more are read where their homographies are there.
+`6`, `H_1_2` to `H_1_6`). Images may have any suffix that `contextdesc.image` reads. A sequence has six
+images, or as many as there are homographies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from contextdesc.keypoints import Keypoints
 
-SIX = 6  # images of a sequence, at least
+SIX = 6  # images of a sequence, unless its homographies are of more
+_MOST = 50  # images of a sequence
 DISTANCE = 2.5  # pixels, of a correct match in the paper's recall
 _BLOCK = 1024  # keypoints whose distances to all others are held at a time
 
@@ -52,10 +53,20 @@ class Layout:
 OXFORD = Layout("the Oxford affine layout", "img{}", "H1to{}p")
 HPATCHES = Layout("the layout of HPatches sequences", "{}", "H_1_{}")
 
+# For protocols that take either
+EITHER_LAYOUT = (
+    "sequences in the Oxford affine layout (img1 to img6, H1to2p to H1to6p) or that of HPatches sequences "
+    "(1 to 6, H_1_2 to H_1_6)"
+)
+EITHER_SOURCE = (
+    "HPatches, archive hpatches-sequences-release on the page of the hpatches-dataset project; Oxford "
+    "affine: https://www.robots.ox.ac.uk/~vgg/data/affine/"
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Sequence:
-    """Six or more images, and the homographies (3, 3) from the first to each of the others."""
+    """Images, and the homographies (3, 3) from the first to each of the others."""
 
     images: list[Image]
     homographies: list[NDArray[np.float64]]
@@ -87,16 +98,16 @@ def find_any_sequences(data: Path) -> dict[str, tuple[Path, Layout]]:
     )
 
 
-def read_sequence(folder: Path, layout: Layout) -> Sequence:
-    count = SIX
-    while (folder / layout.homography(count + 1)).is_file():
-        count += 1
+def read_sequence(folder: Path, layout: Layout, least: int = SIX) -> Sequence:
+    """All images of a sequence, at least so many, each but the first with its homography."""
+    numbers = [i for i in range(2, _MOST + 1) if (folder / layout.homography(i)).is_file()]
+    count = max([least, *numbers])
     homographies = [_read_homography(folder / layout.homography(index)) for index in range(2, count + 1)]
     images = []
     for index in range(1, count + 1):
         path = _image_file(folder, layout, index)
         if path is None:
-            raise InputError(f"{folder}: {layout.image(index)} is missing (any of {', '.join(SUFFIXES)})")
+            raise InputError(f"{folder / layout.image(index)}: missing (any of {', '.join(SUFFIXES)})")
         images.append(read(path))
     return Sequence(images, homographies)
 

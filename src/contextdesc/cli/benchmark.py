@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 METHODS = f"sift,rootsift,{DEFAULT}"
+GALLERY = "False nearest neighbours beside the true patch, worst pairs of images first, on one page."
 
 
 class KeypointsChoice(StrEnum):
@@ -37,7 +39,7 @@ Data = Annotated[Path, typer.Option(help="Folder of the data, in its published l
 Methods = Annotated[
     str | None,
     typer.Option(
-        help="Comma-separated: sift, rootsift, a model, MODEL:none for its raw descriptor, "
+        help="Comma-separated: sift, rootsift, a model, MODEL:none for its raw descriptor, MODEL:int8, "
         f"kornia:HardNet=FILE, opencv:ORB, h5:FILE, python:MODULE.FUNCTION. By default {METHODS}."
     ),
 ]
@@ -59,7 +61,8 @@ def list_protocols(json_: o.Json = False) -> None:
     """What each protocol measures, the data that it needs and where that is published."""
     from contextdesc.benchmarks.registry import protocol
 
-    found = {name: {"about": about, **_facts(protocol(name))} for name, about in PROTOCOLS.items()}
+    abouts = PROTOCOLS | {"gallery": GALLERY}
+    found = {name: {"about": about, **_facts(protocol(name))} for name, about in abouts.items()}
     if json_:
         print(json.dumps(found, indent=2))
         return
@@ -121,15 +124,16 @@ def _command(name: str) -> Callable[..., None]:
             "methods": methods, "baseline": baseline, "keypoints": keypoints, "seeds": seeds, "limit": limit,
         }  # fmt: skip
         _refuse(name, protocol, given | {"workers": workers})
-        label = OWN if keypoints is KeypointsChoice.own else ""
+        own = OWN if keypoints is KeypointsChoice.own else ""
         built = build_methods(methods or METHODS, threads=1) if "methods" in protocol.takes else {}
+        labels = _labels(built)
         request = Request(
             data,
-            {f"{known}{label}": method for known, method in built.items()},
+            {f"{labels[known]}{own}": method for known, method in built.items()},
             seeds=tuple(range(seeds)) if seeds else SEEDS,
             limit=limit,
-            baseline=baseline and f"{baseline}{label}",
-            keypoints="own" if label else "shared",
+            baseline=baseline and f"{labels.get(baseline, baseline)}{own}",
+            keypoints="own" if own else "shared",
             workers=workers or 0,
             cache=_cache(cache, no_cache),
             quiet=quiet or json_,
@@ -152,7 +156,7 @@ def _command(name: str) -> Callable[..., None]:
     return command
 
 
-@app.command("gallery")
+@app.command("gallery", help=GALLERY)
 def gallery(
     data: Data,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the page and the sheets.")],
@@ -165,15 +169,16 @@ def gallery(
     no_cache: NoCache = False,
     quiet: o.Quiet = False,
 ) -> None:
-    """False nearest neighbours beside the true patch, on sequences in the Oxford or HPatches layout."""
     from contextdesc.benchmarks import gallery, gallery_page
     from contextdesc.benchmarks.methods import build_methods
     from contextdesc.benchmarks.protocol import Request
 
     chosen = methods or METHODS
+    built = build_methods(chosen, threads=1)
+    labels = _labels(built)
     request = Request(
         data,
-        build_methods(chosen, threads=1),
+        {labels[known]: method for known, method in built.items()},
         limit=limit,
         workers=workers or 0,
         cache=_cache(cache, no_cache),
@@ -186,6 +191,12 @@ def gallery(
         request.cache.prune()
     for path in gallery_page.write(output, worst, skipped, line):
         print(path)
+
+
+def _labels(names: Collection[str]) -> dict[str, str]:
+    """Names of methods in tables: with files and folders but not the way to them, unless two would be one."""
+    short = {name: re.sub(r"[^=:,]*[/\\]", "", name) for name in names}
+    return short if len(set(short.values())) == len(short) else {name: name for name in names}
 
 
 def _folder(data: Path) -> str:
