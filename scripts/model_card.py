@@ -24,7 +24,7 @@ def main(name: str) -> None:
     spec, checksum = modelfile.read_spec(folder)
     card = json.loads((ROOT / "configs" / name / "card.json").read_text(encoding="utf-8"))
     data = json.loads((ROOT / "configs" / "data.json").read_text(encoding="utf-8"))["data"]
-    size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+    size = sum((folder / file).stat().st_size for file in ("model.json", *spec.files)) / 1e6
     facts = [
         ("base", "local network on 32x32 patches" if spec.base == "local" else "RootSIFT"),
         ("context", " + ".join(spec.terms) or "none"),
@@ -50,6 +50,7 @@ def main(name: str) -> None:
         "## Evaluation",
         *_heinly(name),
         *_terms(name),
+        *_int8(folder, spec, checksum),
         "## Known weaknesses",
         "\n".join(f"- {weakness}" for weakness in card["weaknesses"]),
     ]
@@ -109,6 +110,46 @@ def _terms(name: str) -> list[str]:
         f"Numbers: [{file.name}](../results/{file.name}), by `contextdesc benchmark terms --data DIR "
         f"--methods {name}`, where DIR has `photos/` and `scenes/`.",
     ]
+
+
+def _int8(folder: Path, spec: modelfile.ModelSpec, checksum: str) -> list[str]:
+    """What `--precision int8` costs and gains, for a model that has it."""
+    if not (folder / modelfile.INT8).is_file():
+        return []
+    found = modelfile.read_int8(folder, spec, checksum)
+    recall = []
+    for kind, of in found.recall.items():
+        lost = {key: f"{value:+.2f}" for key, value in of["difference"].items()}
+        numbers = (f"{of['fp32']:.2f}", f"{of['int8']:.2f}", lost["mean"], f"{lost['low']} to {lost['high']}")
+        recall.append((f"{of['pairs']} pairs of {kind}", *numbers))
+    timed = {name: of["speed"] for name, of in found.networks.items() if of["used"]}
+    speeds = [(what, *_faster(of)) for what, of in {**timed, "description": found.speed}.items()]
+    size = sum((folder / file).stat().st_size for file in found.files) / 1e6
+    width, height = found.speed["image"]
+    stays = [
+        f"`{name}` is not among them: {of['why']}." for name, of in found.networks.items() if not of["used"]
+    ]
+    told = found.calibration
+    return [
+        "## int8",
+        f"`--precision int8` runs {', '.join(f'`{file}`' for file in found.files)} ({size:.1f} MB), with the "
+        f"ranges of {told['patches']} patches of {told['photographs']} training photographs."
+        + "".join(f" {sentence}" for sentence in stays),
+        _table(["held-out recall, all context", "fp32", "int8", "difference", "95 % interval"], recall),
+        _table(["times as fast as fp32, median (least to most)", *_threads(found.speed)], speeds),
+        f"The description is that of {found.speed['keypoints']} keypoints of an image of {width} x {height}, "
+        f"on {found.speed['machine']['cpu']} ({found.speed['machine']['cores']} cores), in "
+        f"{found.speed['rounds']} interleaved rounds. Measured and written by `{told['command']}`.",
+    ]
+
+
+def _threads(speed: dict[str, Any]) -> list[str]:
+    return [f"{count} thread{'s' * (count != '1')}" for count in speed["threads"]]
+
+
+def _faster(speed: dict[str, Any]) -> list[str]:
+    ratios = [of["ratio"] for of in speed["threads"].values()]
+    return [f"{r['median']:.2f} ({r['least']:.2f} to {r['most']:.2f})" for r in ratios]
 
 
 def _table(head: list[str], rows: list[Any]) -> str:

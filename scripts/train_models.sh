@@ -29,3 +29,4 @@ train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-mo
     --regional "$(checkpoint regional)"
 contextdesc export "$(checkpoint 3-context)" --base "$runs/local-model" --ratio-scenes "$data/scenes" \
     --card configs/data.json --card configs/contextdesc/card.json -o src/contextdesc/weights/contextdesc
+contextdesc quantise contextdesc --photos "$data/photos" "${scenes[@]}" --cache "$runs/cache"

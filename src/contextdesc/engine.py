@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -33,6 +35,8 @@ class Engine:
         options.intra_op_num_threads = threads or available_cores()
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        if eight_bit_products_saturate():
+            options.add_session_config_entry("session.x64quantprecision", "1")  # slower, and right
         try:
             self._session = ort.InferenceSession(str(path), options, providers=providers(device))
         except InputError:
@@ -75,6 +79,17 @@ def providers(device: Device) -> list[str]:
     if device != "cpu" and has_cuda:
         return ["CUDAExecutionProvider", "CPUExecutionProvider"]
     return ["CPUExecutionProvider"]
+
+
+@cache
+def eight_bit_products_saturate() -> bool:
+    """Whether the fast 8-bit kernels of this CPU may overflow: x86 without VNNI, or not known to have it."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return False
+    try:
+        return "vnni" not in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
 
 
 def available_cores() -> int:

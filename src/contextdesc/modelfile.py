@@ -1,4 +1,7 @@
-"""A model on disk: a folder with `model.json` and its ONNX files, verified by checksum when loaded."""
+"""A model on disk: a folder with `model.json` and its ONNX files, verified by checksum when loaded.
+
+Networks in 8-bit integers are an add-on: `local.int8.onnx` beside `local.onnx`, and `int8.json`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,11 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from contextdesc.config import from_dict
 from contextdesc.errors import InputError
+from contextdesc.formats.atomic import replacing
 
 FORMAT = 1
 PACKAGED = Path(__file__).parent / "weights"
@@ -18,6 +22,7 @@ DEFAULT = "contextdesc"
 LOCAL, MATCHABILITY = "local.onnx", "matchability.onnx"
 GEOMETRIC, VISUAL, REGIONAL = "geometric.onnx", "visual.onnx", "regional.onnx"
 AGGREGATION = "aggregation.onnx"
+INT8 = "int8.json"
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,27 @@ class ModelSpec:
         return tuple(n for n, f in (("visual", VISUAL), ("geometric", GEOMETRIC)) if f in self.files)
 
 
+@dataclass(frozen=True)
+class Int8Spec:
+    """What `int8.json` says: networks of one model in 8-bit integers, and what they are worth.
+
+    A network that it does not name stays as `model.json` has it.
+    """
+
+    model: str  # checksum of the model
+    files: dict[str, str]  # file name to SHA-256
+    recall: dict[str, Any]  # on held-out pairs, by kind of pair
+    networks: dict[str, Any]  # each that was tried: its speed, what it costs in recall, whether it is used
+    speed: dict[str, Any]  # of an image's description
+    calibration: dict[str, Any]  # data, counts, seed, command
+    format: int = FORMAT
+
+
+def int8_file(name: str) -> str:
+    """Name of the 8-bit variant of a network's file."""
+    return f"{Path(name).stem}.int8.onnx"
+
+
 def resolve(model: str | Path) -> Path:
     """The folder of a packaged model's name, or of a path."""
     packaged = PACKAGED / str(model)
@@ -77,31 +103,64 @@ def packaged_models() -> list[str]:
 def read_spec(folder: Path) -> tuple[ModelSpec, str]:
     """Read `model.json`, verify the files beside it, and return the spec and the model's checksum."""
     path = folder / "model.json"
+    content, spec = _read(path, ModelSpec, "fetch the model again")
+    return spec, hashlib.sha256(content).hexdigest()[:16]
+
+
+def read_int8(folder: Path, spec: ModelSpec, checksum: str) -> Int8Spec:
+    """Read `int8.json` of the model of that spec and checksum, and verify the files beside it."""
+    path = folder / INT8
+    if not path.is_file():
+        raise InputError(
+            f"precision int8: {spec.name} has no {INT8}; use fp32, or make it with contextdesc quantise"
+        )
+    _, found = _read(path, Int8Spec, "make it again with contextdesc quantise")
+    if found.model != checksum:
+        raise InputError(
+            f"{path}: made of another model ({found.model}, this is {checksum}); "
+            "make it again with contextdesc quantise"
+        )
+    return found
+
+
+Spec = TypeVar("Spec", ModelSpec, Int8Spec)
+
+
+def _read(path: Path, cls: type[Spec], remedy: str) -> tuple[bytes, Spec]:
+    """A spec and the bytes of its file, after its files were compared with their checksums."""
     try:
         content = path.read_bytes()
         values = json.loads(content)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise InputError(f"{path}: not valid JSON ({error}); fetch the model again") from None
+        raise InputError(f"{path}: not valid JSON ({error}); {remedy}") from None
     version = values.get("format") if isinstance(values, dict) else None
     if version != FORMAT:
         raise InputError(f"{path}: model format {version}, this version of contextdesc reads {FORMAT}")
-    spec = from_dict(ModelSpec, values, str(path))
+    spec = from_dict(cls, values, str(path))
     for name, expected in spec.files.items():
         if Path(name).name != name:
             raise InputError(f"{path}: file name {name!r} points outside of the model's folder")
-        file = folder / name
+        file = path.parent / name
         if not file.is_file():
-            raise InputError(f"{file}: missing; fetch the model again")
+            raise InputError(f"{file}: missing; {remedy}")
         if sha256(file) != expected:
-            raise InputError(f"{file}: checksum differs from model.json; fetch the model again")
-    return spec, hashlib.sha256(content).hexdigest()[:16]
+            raise InputError(f"{file}: checksum differs from {path.name}; {remedy}")
+    return content, spec
 
 
 def write_spec(folder: Path, spec: ModelSpec) -> None:
-    text = json.dumps(asdict(spec), indent=2, sort_keys=True) + "\n"
-    (folder / "model.json").write_text(text, encoding="utf-8")
+    (folder / "model.json").write_text(_json(spec), encoding="utf-8")
+
+
+def write_int8(folder: Path, spec: Int8Spec) -> None:
+    with replacing(folder / INT8) as temporary:
+        temporary.write_text(_json(spec), encoding="utf-8")
+
+
+def _json(spec: ModelSpec | Int8Spec) -> str:
+    return json.dumps(asdict(spec), indent=2, sort_keys=True) + "\n"
 
 
 def sha256(path: Path) -> str:

@@ -11,10 +11,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from contextdesc.benchmarks import cost
-from contextdesc.benchmarks.cost import Spread, Stage, Workload, cropped, stages_of, summarise
+from contextdesc.benchmarks.cost import stages_of, summarise
 from contextdesc.benchmarks.graph_cost import GraphCost, graph_cost
 from contextdesc.benchmarks.methods import build_method, build_methods
+from contextdesc.benchmarks.model_stages import Stage
 from contextdesc.benchmarks.protocol import Request
+from contextdesc.benchmarks.timing import Spread, Workload, cropped
 from contextdesc.detection import Detector, detect
 from contextdesc.errors import InputError
 from contextdesc.image import Image
@@ -50,9 +52,11 @@ def network(tmp_path: Path) -> Path:
 
 def test_operations_and_parameters_by_hand(network: Path) -> None:
     """On 8 x 6 pixels the map is 4 x 3: 12 places x 4 channels x 27 products = 1296; then 4 x 5 and 5 x 2.
-    Parameters: 4 x 27 + 4, 5 x 4, 5 x 2."""
+
+    Parameters: 4 x 27 + 4, 5 x 4, 5 x 2. Moved: 144 + 108 + 48, 4 + 20 + 5, 5 + 10 + 2 numbers of 4 bytes.
+    """
     found = graph_cost(network, image=(1, 3, 8, 6), unread=(1, 2))
-    assert found == GraphCost(2 * (1296 + 20 + 10), 108 + 4 + 20 + 10)
+    assert found == GraphCost(2 * (1296 + 20 + 10), 108 + 4 + 20 + 10, 4 * (300 + 29 + 17))
     assert graph_cost(network, image=(5, 3, 8, 6)).flops == 5 * found.flops
 
 
@@ -68,7 +72,7 @@ def test_ratios_are_of_the_same_round() -> None:
     takes 2 of 4 milliseconds of description; the term alone is no part of the total of 6."""
 
     def stage(name: str, summed: bool = True) -> Stage:
-        return Stage(name, lambda: None, GraphCost(10, 1) if name != "descriptor" else None, summed)
+        return Stage(name, lambda: None, GraphCost(10, 1, 4) if name != "descriptor" else None, summed)
 
     names = ("local network", "visual context", "both contexts")
     stages = {

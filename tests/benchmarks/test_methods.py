@@ -72,6 +72,19 @@ def test_kornia_s_networks_describe_our_patches(
     assert wider.identity != method.identity
 
 
+def test_weights_are_read_as_they_were_published(tmp_path: Path, photo: Image, keypoints: Keypoints) -> None:
+    """HardNet's are of a PyTorch that did not count batches, and nested in what its training wrote."""
+    path = network_file(tmp_path, "HardNet", ".pth")
+    expected = build_method(f"kornia:HardNet={path}")(photo, keypoints, True)
+    weights = torch.load(path, weights_only=True)
+    old = {name: value for name, value in weights.items() if not name.endswith("num_batches_tracked")}
+    torch.save({"epoch": 10, "state_dict": old}, path, _use_new_zipfile_serialization=False)
+    found = build_method(f"kornia:HardNet={path}")(photo, keypoints, True)
+    np.testing.assert_array_equal(found, expected)
+    with pytest.raises(InputError, match="no weights of SOSNet"):
+        build_method(f"kornia:SOSNet={path}")
+
+
 def test_an_identity_changes_with_the_weights(tmp_path: Path) -> None:
     path = network_file(tmp_path, "HardNet", ".pth")
     before = build_method(f"kornia:HardNet={path}").identity

@@ -32,6 +32,7 @@ class Extractor:
         "max_keypoints": 4096,  # -1 for all
         "contrast": 0.04,  # SIFT's threshold; 0.0067 finds far more
         "upright": False,
+        "precision": "fp32",  # or int8
         "device": "auto",
         "threads": 0,
     }
@@ -46,6 +47,7 @@ class Extractor:
             conf["weights"],
             context=conf["context"],
             detector=Detector(budget, contrast=conf["contrast"], upright=conf["upright"]),
+            precision=conf["precision"],
             device=conf["device"],
             threads=conf["threads"],
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     Shapes = Mapping[str, Sequence[int]]
 
+_FLOAT = 4  # bytes
+
 
 @dataclass(frozen=True)
 class GraphCost:
@@ -23,10 +25,17 @@ class GraphCost:
     Attributes:
         flops: two per multiplication and addition of convolutions and matrix products; nothing else counts.
         parameters: numbers in its floating-point weights, batch norm statistics among them.
+        bytes: that convolutions and matrix products have to move at least, in single precision: what they
+            read and their weights, once, and what they write.
     """
 
     flops: int
     parameters: int
+    bytes: int
+
+    def __add__(self, other: GraphCost) -> GraphCost:
+        sums = [mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)]
+        return GraphCost(*sums)
 
 
 def graph_cost(path: Path, **inputs: Sequence[int]) -> GraphCost:
@@ -39,9 +48,12 @@ def graph_cost(path: Path, **inputs: Sequence[int]) -> GraphCost:
     model = onnx.load(str(path))
     shapes = _shapes(model, inputs)
     floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+    work = [(node, count) for node in model.graph.node if (count := _products(node, shapes, path))]
+    moved = [prod(shapes[name]) for node, _ in work for name in (*node.input[:2], node.output[0])]
     return GraphCost(
-        sum(2 * _products(node, shapes, path) for node in model.graph.node),
+        sum(2 * count for _, count in work),
         sum(prod(t.dims) for t in model.graph.initializer if t.data_type in floats and len(t.dims)),
+        _FLOAT * sum(moved),
     )
 
 

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 import numpy as np
 
 from contextdesc.benchmarks.methods import Method
+from contextdesc.benchmarks.methods.models import INT8
+from contextdesc.benchmarks.methods.sizes import parsed
 from contextdesc.benchmarks.sequences import DISTANCE, Layout, find_any_sequences, read_sequence
 from contextdesc.detection import Detector, detect
 from contextdesc.errors import InputError
@@ -150,7 +152,7 @@ def held_out(data: Path, methods: Iterable[Method]) -> tuple[list[Path], list[Pa
 
 def _training(method: Method) -> Mapping[str, Any] | None:
     """What a model tells of its training; None for methods that are no models of ours."""
-    found = model_of(method.name) or model_of(method.name.rpartition("@")[0])  # MODEL@SIZES too
+    found = model_of(method.name) or model_of(parsed(method.name)[0].removesuffix(INT8))
     return None if found is None else read_spec(found[0])[0].training
 
 

@@ -25,6 +25,8 @@ PROTOCOLS = {
     "density": "Recall and precision from few keypoints to all of them.",
     "domain": "Recall by the size of the region that descriptors read, and of sums of two sizes.",
     "cost": "Time, operations and parameters of every stage.",
+    "speed": "Time of every stage beside the machine's limits and beside others; peak memory.",
+    "growth": "Time and memory by keypoints, pixels and images; how busy the cores are.",
     "ablation": "Trains every variant of the paper's tables 1 and 2 on a budget, and compares.",
     "terms": "What each context term of a model adds on images held out from its training.",
 }

@@ -22,10 +22,10 @@ from contextdesc.errors import InputError
 from contextdesc.image import Image, find_images, read
 from contextdesc.keypoints import Keypoints
 from contextdesc.model import Context, ContextDesc, load
-from contextdesc.modelfile import read_spec, resolve
+from contextdesc.modelfile import ModelSpec, read_spec, resolve
 from contextdesc.progress import progress
 from contextdesc.training.data.cache import Cache
-from contextdesc.training.data.pairs import PairConfig, PairSet, build_homography_pairs
+from contextdesc.training.data.pairs import Pair, PairConfig, PairSet, build_homography_pairs
 from contextdesc.training.data.scene_pairs import ScenePairConfig, build_scene_pairs, find_scenes
 
 if TYPE_CHECKING:
@@ -80,31 +80,43 @@ def measure(
             image, keypoints = read(pairs.views[view]), Keypoints.from_array(pair.keypoints[side])
             sides.append(_described(models, image, keypoints))
         for context in models:
-            nearest = (sides[0][context][: pair.count] @ sides[1][context].T).argmax(1)
-            error = np.linalg.norm(pair.xy[1][nearest] - pair.xy[1][: pair.count], axis=1)
-            found[context].append(100 * float((error <= DISTANCE).mean()))
+            found[context].append(pair_recall(pair, sides[0][context], sides[1][context]))
         advance()
     return {context: np.array(values) for context, values in found.items()}
+
+
+def pair_recall(pair: Pair, first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
+    """Percent of the corresponding keypoints of a pair whose nearest descriptor is at their partner."""
+    nearest = (first[: pair.count] @ second.T).argmax(1)
+    error = np.linalg.norm(pair.xy[1][nearest] - pair.xy[1][: pair.count], axis=1)
+    return 100 * float((error <= DISTANCE).mean())
 
 
 def held_out_pairs(model: str | Path, data: Path, cache: Cache, workers: int = 1) -> dict[str, PairSet]:
     """Pairs of the photographs (`data/photos`) and scenes (`data/scenes`) that a model says it never saw."""
     spec, _ = read_spec(resolve(model))
-    photos, scenes = data / "photos", data / "scenes"
+    sets = held_out_sets(spec, data / "photos", data / "scenes", cache, workers)
+    if not sets:
+        raise InputError(
+            f"{data}: no photos/ or scenes/ with data that {spec.name} was not trained on, by its model.json"
+        )
+    return sets
+
+
+def held_out_sets(
+    spec: ModelSpec, photos: Path, scenes: Path | None, cache: Cache, workers: int = 1
+) -> dict[str, PairSet]:
+    """Pairs of those photographs and scenes that a model says it never saw, as far as the folders exist."""
     count, names = spec.training.get("held_out"), spec.training.get("held_out_scenes", [])
     sets: dict[str, PairSet] = {}
     if count and photos.is_dir():
         paths = list(find_images([photos]).values())[-count:]
         sets["photos"] = build_homography_pairs(paths, cache, PHOTO_PAIRS, workers)
-    if names and scenes.is_dir():
+    if names and scenes is not None and scenes.is_dir():
         folders = [folder for folder in find_scenes(scenes) if folder.name in names]
         if len(folders) < len(names):
             raise InputError(f"{scenes}: lacks held-out scenes of {spec.name} ({', '.join(names)})")
         sets["scenes"] = build_scene_pairs(folders, cache, SCENE_PAIRS, workers)
-    if not sets:
-        raise InputError(
-            f"{data}: no photos/ or scenes/ with data that {spec.name} was not trained on, by its model.json"
-        )
     return sets
 
 

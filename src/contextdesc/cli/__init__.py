@@ -26,6 +26,7 @@ from contextdesc.cli import (
     match_set,
     merge,
     models,
+    quantise,
     retrieve,
     sfm,
     stitch,
@@ -56,6 +57,7 @@ app.add_typer(benchmark.app, name="benchmark")
 app.command("train")(train.command)
 app.add_typer(dataset.app, name="dataset")
 app.command("export")(export.command)
+app.command("quantise")(quantise.command)
 
 # Its home differs between versions of Typer.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

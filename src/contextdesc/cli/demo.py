@@ -18,6 +18,7 @@ from contextdesc.errors import InputError
 if TYPE_CHECKING:
     from contextdesc.demo.session import Session
     from contextdesc.engine import Device
+    from contextdesc.model import Precision
 
 MAX_PIXELS = 100_000_000  # of an uploaded photograph
 
@@ -31,11 +32,14 @@ def command(
     model: Annotated[str, typer.Option(help="Packaged model or model folder.")] = modelfile.DEFAULT,
     max_side: Annotated[int, typer.Option(help="Downscale photographs to this longer side.", min=32)] = 1600,
     max_pixels: Annotated[int, typer.Option(help="Refuse photographs with more pixels.", min=1)] = MAX_PIXELS,
+    precision: o.Precision = o.PrecisionChoice.fp32,
     device: Annotated[o.DeviceChoice, typer.Option(help="Where the networks run.")] = o.DeviceChoice.auto,
     threads: Annotated[int, typer.Option(help="Of the networks; 0 for all cores.", min=0)] = 0,
 ) -> None:
     """Open a page in the browser: two photographs, their matches, and controls to play with."""
-    modelfile.resolve(model)  # so that a wrong name fails here and not on the page
+    folder = modelfile.resolve(model)  # so that a wrong name fails here and not on the page
+    if precision is o.PrecisionChoice.int8:
+        modelfile.read_int8(folder, *modelfile.read_spec(folder))
     listening = _listen(host, port)
     try:
         import uvicorn
@@ -44,7 +48,9 @@ def command(
     except ImportError:
         raise InputError("the page comes with an extra: pip install 'contextdesc[demo]'") from None
     with listening, ThreadPoolExecutor(1) as background:
-        loading = background.submit(_session, model, max_side, max_pixels, device.value, threads)
+        loading = background.submit(
+            _session, model, max_side, max_pixels, precision.value, device.value, threads
+        )
         settings = uvicorn.Config(
             create_app(loading, host), log_level="warning", lifespan="off", server_header=False
         )
@@ -66,13 +72,21 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InputError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
 
 
-def _session(model: str, max_side: int, max_pixels: int, device: Device, threads: int) -> Session:
+def _session(
+    model: str, max_side: int, max_pixels: int, precision: Precision, device: Device, threads: int
+) -> Session:
     from contextdesc.demo.session import Session
     from contextdesc.model import load
 
     session = Session(
         lambda context: load(
-            model, context=context, max_side=max_side, max_pixels=max_pixels, device=device, threads=threads
+            model,
+            context=context,
+            max_side=max_side,
+            max_pixels=max_pixels,
+            precision=precision,
+            device=device,
+            threads=threads,
         )
     )
     session.warm_up()

@@ -6,11 +6,14 @@ import importlib.metadata
 import importlib.util
 import json
 import platform
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from contextdesc.cli import options as o
+
+if TYPE_CHECKING:
+    from contextdesc.model import Precision
 
 # extra -> modules that it brings
 EXTRAS = {
@@ -55,11 +58,15 @@ def examine() -> dict[str, Any]:
         problems.append(f"several OpenCV wheels overwrite each other ({', '.join(wheels)}): keep one")
     models = {}
     for name in modelfile.packaged_models():
-        try:
-            models[name] = _self_test(name)
-        except ContextDescError as error:
-            models[name] = "broken"
-            problems.append(str(error))
+        precisions: dict[str, Precision] = {name: "fp32"}
+        if (modelfile.PACKAGED / name / modelfile.INT8).is_file():
+            precisions[f"{name}, int8"] = "int8"
+        for title, precision in precisions.items():
+            try:
+                models[title] = _self_test(name, precision)
+            except ContextDescError as error:
+                models[title] = "broken"
+                problems.append(str(error))
     extras = {
         extra: [module for module in modules if importlib.util.find_spec(module) is None]
         for extra, modules in EXTRAS.items()
@@ -76,7 +83,7 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _self_test(name: str) -> str:
+def _self_test(name: str, precision: Precision) -> str:
     """Describe a rendered image with a packaged model, and itself shifted: the features must match."""
     import numpy as np
 
@@ -86,7 +93,7 @@ def _self_test(name: str) -> str:
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 256, (40, 40), dtype=np.uint8)
     image = np.kron(coarse, np.ones((8, 8), np.uint8))
-    model = load(name)
+    model = load(name, precision=precision)
     if model.spec.base == "given":
         return "loads"
     first, second = model.extract(image[:-8, :-8]), model.extract(image[8:, 8:])

@@ -33,6 +33,7 @@ def command(
                 "base": spec.base,
                 "context": list(spec.terms),
                 "megabytes": round(size / 1e6, 1),
+                "precisions": ["fp32", "int8"] if (folder / modelfile.INT8).is_file() else ["fp32"],
                 "ratio": spec.ratio,
                 "recall": spec.training.get("recall"),
                 "seconds": _seconds(name) if speed else None,
@@ -50,6 +51,7 @@ def command(
             f"base {row['base']}",
             f"context {context}",
             f"{row['megabytes']} MB",
+            " or ".join(row["precisions"]),
             f"ratio {row['ratio']}",
         ]
         if row["recall"] is not None:

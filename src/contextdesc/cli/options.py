@@ -35,6 +35,11 @@ class DeviceChoice(StrEnum):
     cuda = "cuda"
 
 
+class PrecisionChoice(StrEnum):
+    fp32 = "fp32"
+    int8 = "int8"
+
+
 class GeometryChoice(StrEnum):
     fundamental = "fundamental"
     homography = "homography"
@@ -68,6 +73,9 @@ Cluster = Annotated[
     typer.Option(help="Work on a Ray cluster: its address, or auto; features and matches become shards."),
 ]
 ShardSize = Annotated[int | None, typer.Option(help="Of a folder of shards: pieces per file.", min=1)]
+Precision = Annotated[
+    PrecisionChoice, typer.Option(help="Of the networks; int8 is faster, for models that have it.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
@@ -117,6 +125,7 @@ def load_model(
     domain_sizes: Annotated[
         str, typer.Option(help="Patch sizes to sum, such as 1,2 (the paper's A.4).")
     ] = "1",
+    precision: Precision = PrecisionChoice.fp32,
     device: Annotated[DeviceChoice, typer.Option(help="Where the networks run.")] = DeviceChoice.auto,
     threads: Annotated[int, typer.Option(help="Of the networks; 0 for all cores.", min=0)] = 0,
 ) -> "ContextDesc":
@@ -137,6 +146,7 @@ def load_model(
         max_side=max_side or None,
         max_pixels=max_pixels or MAX_PIXELS,
         domain_sizes=sizes,
+        precision=precision.value,
         device=device.value,
         threads=threads,
     )

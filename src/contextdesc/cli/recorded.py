@@ -37,11 +37,13 @@ def recorded_options(
     from contextdesc.features import source_of
     from contextdesc.modelfile import packaged_models
 
-    terms, _, sizes = context.partition("@")
+    described, _, sizes = context.partition("@")
+    terms, _, precision = described.partition(":")
     recorded: dict[str, Any] = {
         "model": model,
         "context": _CONTEXTS.get(terms, o.ContextChoice.all),
         "domain_sizes": sizes.replace("+", ",") or "1",
+        "precision": o.PrecisionChoice.int8 if precision == "int8" else o.PrecisionChoice.fp32,
     }
     if extraction:
         detector = extraction["detector"]

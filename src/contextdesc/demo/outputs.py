@@ -84,6 +84,8 @@ def snippet(first: Prepared, second: Prepared, model: ContextDesc, budget: int, 
     options = [_quoted(model.spec.name if packaged else str(model.folder))]
     if model.terms != model.spec.terms:
         options.append(f"context={_quoted(model.terms[0] if model.terms else 'none')}")
+    if model.precision != "fp32":
+        options.append(f"precision={_quoted(model.precision)}")
     options.append(f"detector=cd.Detector(max_keypoints={budget})")
     if model.max_side is not None:
         options.append(f"max_side={model.max_side}")

@@ -4,6 +4,7 @@
 |---|---|
 | `sift`, `rootsift` | OpenCV's |
 | `MODEL`, `MODEL:TERMS` | of a packaged model or a model folder; `MODEL:none` is its raw descriptor |
+| `MODEL:int8`, `MODEL:TERMS:int8` | of its 8-bit networks, where it has them |
 | `kornia:HardNet=FILE`, `SOSNet`, `HyNet` | kornia's networks with weights from a file |
 | `opencv:ORB` or any other name | an OpenCV Feature2D |
 | `h5:FILE` | those in a file of hloc's layout |

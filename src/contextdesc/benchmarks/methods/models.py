@@ -17,7 +17,7 @@ from contextdesc.detection import Detector
 from contextdesc.engine import Engine
 from contextdesc.errors import InputError
 from contextdesc.keypoints import Keypoints
-from contextdesc.model import Context, ContextDesc, load
+from contextdesc.model import Context, ContextDesc, Precision, load
 from contextdesc.modelfile import LOCAL, resolve
 from contextdesc.patches import PATCH
 from contextdesc.rootsift import rootsift, sift_descriptors
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 # Thresholds of the ratio test; RootSIFT's has the precision of SIFT's (scripts/sfm_numbers.py).
 SIFT = {"sift": 0.80, "rootsift": 0.83}
+INT8 = ":int8"  # after a model's name: its 8-bit networks
 SIFT_PATCH = 5.303  # side of a patch over the size of the keypoint in its centre, as HPatches describes SIFT
 _OTHERS = "other methods: sift, rootsift, kornia:HardNet=FILE, opencv:ORB, h5:FILE, python:MODULE.FUNCTION"
 
@@ -68,8 +69,10 @@ def _rootsift_of_patches(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 
 def model_method(name: str, threads: int) -> Method:
-    """`MODEL` or `MODEL:TERMS`, and either with the sizes of `sizes.py`."""
-    plain, sizes = parsed(name)
+    """`MODEL` or `MODEL:TERMS`, either also as `:int8`, and with the sizes of `sizes.py`."""
+    whole, sizes = parsed(name)
+    plain = whole.removesuffix(INT8)
+    precision: Precision = "fp32" if plain == whole else "int8"
     folder, colon, terms = plain.rpartition(":")
     if not colon or "/" in terms or "\\" in terms:  # such as C:\\model
         folder, terms = plain, "all"
@@ -78,10 +81,14 @@ def model_method(name: str, threads: int) -> Method:
     context: Context = terms  # type: ignore[assignment]  # checked above
     try:
         if sizes and not (resolve(folder) / LOCAL).is_file():
-            return summed(model_method(plain, threads), name, sizes)
+            return summed(model_method(whole, threads), name, sizes)
         models = {
             precise: load(
-                folder, context=context, detector=Detector(precise_upscale=precise), threads=threads
+                folder,
+                context=context,
+                detector=Detector(precise_upscale=precise),
+                precision=precision,
+                threads=threads,
             )
             for precise in (True, False)
         }
@@ -110,7 +117,7 @@ def model_method(name: str, threads: int) -> Method:
 
 def _patch_route(model: ContextDesc, folder: str, threads: int) -> PatchRoute | None:
     """The raw descriptor of a model on patches."""
-    name = f"{folder}:none"
+    name = f"{folder}:none{'' if model.precision == 'fp32' else INT8}"
     if model.spec.base == "rootsift":
         return PatchRoute(name, _rootsift_of_patches)
     if model.spec.base != "local":
@@ -119,7 +126,7 @@ def _patch_route(model: ContextDesc, folder: str, threads: int) -> PatchRoute | 
     def describe(patches: NDArray[np.uint8]) -> NDArray[np.float32]:
         if not len(patches):
             return np.zeros((0, model.spec.raw_size), np.float32)
-        network = Engine(model.folder / LOCAL, threads=threads)
+        network = Engine(model.network(LOCAL), threads=threads)
         return unit(network.run_batched(patches=resized(patches, PATCH))[0])
 
     return PatchRoute(name, describe)
@@ -132,15 +139,16 @@ def _raw(
     known = _SHARED.setdefault(keypoints, {})
     parts = []
     for size in sizes:
-        key = (model.checksum, model.detector.precise_upscale, size)
+        key = (model.checksum, model.precision, model.detector.precise_upscale, size)
         if key not in known:
             known[key] = model.raw(image, sized(keypoints, size))
         parts.append(known[key])
     found = {"raw": np.sum([raw for raw, _ in parts], axis=0), "score": parts[0][1]}
     if "visual" in model.terms:
-        if model.checksum not in known:
-            known[model.checksum] = model.regional(image)
-        found["regional"] = known[model.checksum]
+        network = (model.checksum, model.precision)
+        if network not in known:
+            known[network] = model.regional(image)
+        found["regional"] = known[network]
     return {name: array for name, array in found.items() if array is not None}
 
 
