@@ -31,10 +31,12 @@ from contextdesc.benchmarks.speed_report import (
     EAGER,
     EAGER_LAST,
     END_TO_END,
+    END_TO_END_INT8,
     FAISS,
     INT8,
     INT8_REGIONAL,
     KORNIA,
+    KORNIA_GIVEN,
     MATCHING,
     MUTUAL,
     PRODUCT,
@@ -49,10 +51,10 @@ from contextdesc.benchmarks.speed_report import (
 from contextdesc.benchmarks.timing import (
     CONTRAST,
     Workload,
-    filled,
     limited_threads,
     load_average,
     machine,
+    photographed,
     repeated,
     save,
     timed,
@@ -64,13 +66,13 @@ from contextdesc.geometry import verify
 from contextdesc.image import Image, find_images, read
 from contextdesc.keypoints import Keypoints
 from contextdesc.matching import match, match_descriptors
-from contextdesc.model import ContextDesc, load
+from contextdesc.model import ContextDesc, Precision, load
 from contextdesc.patches import sample_patches
 from contextdesc.progress import progress
 
 SIZES = "640x480:2048,896x896:10000,4000x3000:8000"  # a typical one, the paper's, a camera's
 PROTOCOL = Protocol(
-    layout="photographs; the first one is used, mirrored at its borders where it is too small",
+    layout="photographs; the first one is used, doubled and mirrored at its borders where it is too small",
     source="any sharp photograph with rich texture, such as your own",
     takes=(),
     settings=(
@@ -192,7 +194,7 @@ def prepare(
 ) -> Prepared:
     """A picture of the workload's size as a file, and what is timed on it, warmed up."""
     path = folder / f"{workload.size[0]}x{workload.size[1]}.jpg"
-    save(filled(photograph, workload.size), path)
+    save(photographed(photograph, workload.size), path)
     image = read(path)
     detector = Detector(workload.keypoints)
     detected = detect(image.gray, detector)
@@ -216,8 +218,8 @@ def _works(
 ) -> Iterator[Work]:
     """In the order of a round: what is compared stands side by side."""
 
-    def loaded(name: str) -> ContextDesc:
-        return load(name, detector=detector, device="cpu", threads=threads)
+    def loaded(name: str, precision: Precision = "fp32") -> ContextDesc:
+        return load(name, detector=detector, device="cpu", threads=threads, precision=precision)
 
     def fresh() -> Image:
         return Image(image.rgb, image.size)  # whose gray values are not computed yet
@@ -227,7 +229,8 @@ def _works(
     stages = list(model_stages(model.folder, "all", image, keypoints, threads))
     patches = sample_patches(image.gray, keypoints, model.spec.support)
     few, share = patches[:FEW], min(1.0, FEW / len(patches))
-    sift, kornia = speed_rivals.plain_sift(detector), speed_rivals.kornia_pipeline(detector)
+    sift, kornia = speed_rivals.plain_sift(detector), speed_rivals.kornia_features(detector.max_keypoints)
+    kornia_given = speed_rivals.kornia_pipeline(detector)
 
     yield Work(READ, lambda: read(path).gray)
     yield Work(DETECT, lambda: detect(image.gray, detector))
@@ -235,7 +238,8 @@ def _works(
     yield Work(stages[0].name, stages[0].run)
     yield from limits
     yield Work(stages[1].name, stages[1].run, stages[1].cost)
-    if (file := model.folder / modelfile.int8_file(modelfile.LOCAL)).is_file():
+    file = model.folder / modelfile.int8_file(modelfile.LOCAL)
+    if has_int8 := file.is_file():
         local = Engine(file, "cpu", threads)
         local.run_batched(patches=few)
         yield Work(INT8, lambda: local.run_batched(patches=patches))
@@ -250,8 +254,13 @@ def _works(
         reduced = load(model.folder, device="cpu", threads=threads, precision="int8")
         reduced.regional(image)
         yield Work(INT8_REGIONAL, lambda: reduced.regional(image))
+    if has_int8:
+        integer_model = loaded(modelfile.DEFAULT, "int8")
+        integer_model.extract(fresh())
+        yield Work(END_TO_END_INT8, lambda: integer_model.extract(fresh()))
     yield Work(END_TO_END, lambda: model.extract(fresh()))
     yield Work(KORNIA, lambda: kornia(image.gray))
+    yield Work(KORNIA_GIVEN, lambda: kornia_given(image.gray))
     yield Work(SIFT_CONTEXT, lambda: light.extract(fresh()))
     yield Work(SIFT, lambda: sift.detectAndCompute(image.gray, None))
 

@@ -45,7 +45,7 @@ def _way(method: str, path: Path, detector: Detector, threads: int) -> Callable[
         model = loaded(method, detector, threads)
         return lambda: model.extract(path)
     if method == "kornia":
-        pipeline = speed_rivals.kornia_pipeline(detector)
+        pipeline = speed_rivals.kornia_features(detector.max_keypoints)
         return lambda: pipeline(_gray(path))
     sift = speed_rivals.plain_sift(detector)
     return lambda: sift.detectAndCompute(_gray(path), None)

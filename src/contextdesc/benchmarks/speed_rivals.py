@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SIDE = 2048  # of the square matrices whose product shows the limit
 PRODUCT = 2 * SIDE**3  # its operations
+_ALL = 1_000_000  # keypoints of a detector that has to be told a number
 COPIED = 2**26  # numbers of 4 bytes that are copied to show the bandwidth of memory
 
 
@@ -94,6 +95,21 @@ def eager_local(channels_last: bool = False) -> Callable[[NDArray[np.uint8]], ND
         with torch.inference_mode():
             parts = [network(batch)[0] for batch in torch.from_numpy(patches).split(BATCH)]
         return np.asarray(torch.cat(parts).numpy())
+
+    return run
+
+
+def kornia_features(count: int | None) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
+    """Gray image to descriptors, all by kornia: so many SIFT keypoints, patches, HardNet."""
+    import torch
+    from kornia.feature import HardNet, LAFDescriptor, LocalFeature, SIFTFeature
+
+    describe = LAFDescriptor(HardNet(pretrained=False), PATCH, grayscale_descriptor=True)
+    whole = LocalFeature(SIFTFeature(count or _ALL).detector, describe).eval()
+
+    def run(gray: NDArray[np.uint8]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            return np.asarray(whole(torch.from_numpy(gray)[None, None].float() / 255)[2][0].numpy())
 
     return run
 

@@ -86,6 +86,16 @@ def filled(image: Image, size: tuple[int, int]) -> Image:
     return Image(np.ascontiguousarray(rgb[: size[1], : size[0]]), size, image.name)
 
 
+def photographed(image: Image, size: tuple[int, int]) -> Image:
+    """As `filled`, but a picture that is twice as large or more is made of the image at twice its size: a
+    camera's many pixels are softer than those of a photograph that was shrunk."""
+    if all(wanted >= 2 * had for wanted, had in zip(size, image.size, strict=True)):
+        width, height = image.size
+        doubled = cv2.resize(image.rgb, (2 * width, 2 * height), interpolation=cv2.INTER_CUBIC)
+        image = Image(np.asarray(doubled, np.uint8), (2 * width, 2 * height), image.name)
+    return filled(image, size)
+
+
 def save(image: Image, path: Path) -> None:
     """Write a JPEG file of good quality."""
     cv2.imwrite(str(path), np.ascontiguousarray(image.rgb[..., ::-1]), [cv2.IMWRITE_JPEG_QUALITY, _QUALITY])
