@@ -98,14 +98,15 @@ def extract_images(
     finished = _finished(output, format, model)
     journal = Journal(journal_path, _settings(model, masks, keypoints))
     waiting = {n: p for n, p in images.items() if n not in journal and n not in finished}
+    streams = streams_of(model)
     try:
         report = process(
             waiting,
-            partial(_features, model, masks=masks, keypoints=keypoints),
+            partial(_features, model.shared_by(streams), masks=masks, keypoints=keypoints),
             lambda name, features: journal.append(name, npz.to_arrays(features)),
             title="extract",
             before=len(images) - len(waiting),
-            streams=streams_of(model),
+            streams=streams,
             strict=strict,
             quiet=quiet,
         )
@@ -147,13 +148,14 @@ def _extract_to_folder(
         if source is not None:
             _check_source(source, model, output / name)
             before.add(name)
+    streams = streams_of(model)
     return process(
         {name: path for name, path in images.items() if name not in before},
-        partial(_features, model, masks=masks, keypoints=keypoints),
+        partial(_features, model.shared_by(streams), masks=masks, keypoints=keypoints),
         partial(target.write_to, output),
         title="extract",
         before=len(before),
-        streams=streams_of(model),
+        streams=streams,
         strict=strict,
         quiet=quiet,
     )

@@ -19,7 +19,7 @@ import numpy as np
 
 from contextdesc import modelfile
 from contextdesc.detection import Detector, detect
-from contextdesc.engine import Device, Engine
+from contextdesc.engine import Device, Engine, available_cores
 from contextdesc.errors import InputError
 from contextdesc.features import Features, source_of
 from contextdesc.image import MAX_PIXELS, Image, Source, read
@@ -222,6 +222,13 @@ class ContextDesc:
         """The file that stands for one of `model.json`'s in the model's precision."""
         variant = modelfile.int8_file(name)
         return self.folder / (variant if variant in self._int8_files else name)
+
+    def shared_by(self, streams: int) -> ContextDesc:
+        """This model for so many images at a time, each with its part of the threads."""
+        if streams == 1:
+            return self
+        threads = -(-(self._threads or available_cores()) // streams)
+        return ContextDesc(self.folder, **self.options | {"threads": threads})
 
     @property
     def source(self) -> str:

@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 
 def streams_of(model: ContextDesc) -> int:
-    """Images that a model works on at a time; one where it has one thread."""
+    """Images that a model works on at a time, by `ContextDesc.shared_by`; one where it has one thread."""
     return min(STREAMS, model.options["threads"] or available_cores())
 
 

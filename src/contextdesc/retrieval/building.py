@@ -187,14 +187,16 @@ def _describe_all(
         )
     journal = open_journal(folder, Extraction.of(model), options, restart)
     waiting = {name: path for name, path in images.items() if name not in journal}
+    streams = streams_of(model)
+    describing = model.shared_by(streams)
     try:
         report = process(
             waiting,
-            lambda _, path: describe(model, path, options),
+            lambda _, path: describe(describing, path, options),
             lambda name, described: journal.append(name, to_arrays(described)),
             title="describe",
             before=len(images) - len(waiting),
-            streams=streams_of(model),
+            streams=streams,
             strict=strict,
             quiet=quiet,
         )
