@@ -229,8 +229,7 @@ class Report:
 def _columns(labels: Sequence[str]) -> int:
     """Columns of a legend that fit into the width of a plot; it is filled column by column."""
     for columns in range(min(4, len(labels)), 1, -1):
-        rows = -(-len(labels) // columns)
-        widths = [max(map(len, labels[start : start + rows])) for start in range(0, len(labels), rows)]
+        widths = [max(map(len, part)) for part in np.array_split(np.array(labels), columns)]
         if sum(widths) + _HANDLE * len(widths) <= _LETTERS:
             return columns
     return 1

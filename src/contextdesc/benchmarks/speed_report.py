@@ -300,8 +300,10 @@ class Roofline(Plot):
     bandwidth: float  # GB/s
 
     def draw(self, axes: Axes, theme: Theme) -> None:
-        intensities = [x for x, _ in self.points.values()]
-        x = np.geomspace(min(1, *intensities) / 2, 2 * max(*intensities, self.peak / self.bandwidth), 100)
+        from matplotlib.ticker import LogLocator, NullFormatter
+
+        intensities, ridge = [x for x, _ in self.points.values()], self.peak / self.bandwidth
+        x = np.array([min(1, *intensities) / 2, ridge, 2 * max(*intensities, ridge)])
         roof = np.minimum(self.peak, self.bandwidth * x)
         ink = axes.xaxis.label.get_color()
         label = f"limit: {self.bandwidth:.0f} GB/s, then {self.peak:.0f} GFLOP/s"
@@ -309,7 +311,9 @@ class Roofline(Plot):
         for index, (name, point) in enumerate(self.points.items()):
             axes.plot(*point, label=name, linestyle="", **{**look(index, theme), "markersize": 8})
         axes.xaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
 
     @property
     def alternative(self) -> str:
