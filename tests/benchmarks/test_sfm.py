@@ -78,6 +78,8 @@ def test_the_table_tells_multiples() -> None:
     rows = table({"scene": {"a": numbers, "b": more}}).rows
     assert rows[1] == ["scene", "b", "0.80", "5/5", "1,500 (1.50x)", "2,400 (0.80x)", "3.00", "0.250"]
     assert table({"scene": {"a": numbers, "b": more}}, "b").rows[0][4] == "1,000 (0.67x)"
+    told = numbers | {"intervals": {"track_length": [2.876, 3.125]}}
+    assert table({"scene": {"a": told}}).rows[0][6] == "3.00 (2.88 to 3.12)"
 
 
 def test_the_documentation_has_the_committed_numbers() -> None:
@@ -108,6 +110,9 @@ def test_a_rendered_scene(scene: Path, tmp_path: Path) -> None:
     assert numbers["reprojection_error"] < 1
     assert numbers["position_error_max"] < 1
     assert numbers["rotation_error_max"] < 0.5
+    assert len(numbers["intervals"]) == 4
+    for name, (low, high) in numbers["intervals"].items():
+        assert low - 1e-4 <= numbers[name] <= high + 1e-4  # the summary is rounded to four digits
     assert "| rendered | rootsift |" in report.markdown
     assert json.loads(report.json)["scenes"] == report.numbers["scenes"]
     (kept,) = (tmp_path / "kept" / "rendered").iterdir()

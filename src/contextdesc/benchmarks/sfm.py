@@ -22,7 +22,7 @@ from contextdesc.benchmarks.cache import key_of
 from contextdesc.benchmarks.cameras import Camera, read_strecha, rotation_angle, similarity
 from contextdesc.benchmarks.protocol import Protocol, Request, Setting
 from contextdesc.benchmarks.report import Cell, Intervals, Report, Table
-from contextdesc.benchmarks.statistics import Mean
+from contextdesc.benchmarks.statistics import Mean, bootstrap
 from contextdesc.detection import Detector
 from contextdesc.errors import InputError
 from contextdesc.features import Features
@@ -35,7 +35,7 @@ from contextdesc.sfm.settings import fingerprints
 from contextdesc.sfm.summary import registered
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from contextdesc.benchmarks.methods import Method
 
@@ -127,7 +127,23 @@ def reconstruction(request: Request, unit: tuple[Path, str]) -> dict[str, Any]:
         model = import_pycolmap().Reconstruction(str(work / "model" / "sparse"))
     numbers = {key: outcome.summary[key] for key in _SUMMARY}
     numbers |= {"images": f"{numbers['registered']}/{outcome.summary['images']}", "ratio": method.ratio}
-    return numbers | (camera_errors(estimated_cameras(model), truth) if truth else {})
+    numbers |= camera_errors(estimated_cameras(model), truth) if truth else {}
+    intervals = point_intervals(model) | numbers.pop("intervals", {})
+    return numbers | {"intervals": intervals}
+
+
+def point_intervals(model: Any) -> dict[str, list[float]]:
+    """95 % intervals of the means over the points of a pycolmap reconstruction."""
+    points = list(model.points3D.values())
+    if not points:
+        return {}
+    lengths, errors = [p.track.length() for p in points], [p.error for p in points]
+    return {"track_length": _interval(lengths), "reprojection_error": _interval(errors)}
+
+
+def _interval(values: ArrayLike) -> list[float]:
+    found = bootstrap(values)
+    return [found.low, found.high]
 
 
 @contextmanager
@@ -205,8 +221,9 @@ def estimated_cameras(model: Any) -> dict[str, Camera]:
     return found
 
 
-def camera_errors(found: Mapping[str, Camera], true: Mapping[str, Camera]) -> dict[str, float]:
-    """Errors of cameras whose world is the true one up to a similarity; of fewer than three, nothing.
+def camera_errors(found: Mapping[str, Camera], true: Mapping[str, Camera]) -> dict[str, Any]:
+    """Errors of cameras whose world is the true one up to a similarity, and intervals of their means over
+    cameras; of fewer than three cameras, nothing.
 
     Positions are compared after the similarity that brings them closest, in percent of the largest distance
     between two true cameras; rotations after the one that brings them closest (positions on a line would
@@ -227,6 +244,10 @@ def camera_errors(found: Mapping[str, Camera], true: Mapping[str, Camera]) -> di
         "position_error_max": float(100 * apart.max() / extent),
         "rotation_error_mean": float(np.mean(angles)),
         "rotation_error_max": float(max(angles)),
+        "intervals": {
+            "position_error_mean": _interval(100 * apart / extent),
+            "rotation_error_mean": _interval(angles),
+        },
     }
 
 
@@ -250,6 +271,8 @@ def table(results: Mapping[str, Mapping[str, Mapping[str, Any]]], baseline: str 
             rows.append([scene, method])
             for key, (_, how) in columns.items():
                 cell = format(numbers[key], how) if key in numbers else ""
+                if key in numbers.get("intervals", {}):
+                    cell += " ({} to {})".format(*(format(end, how) for end in numbers["intervals"][key]))
                 if key in COUNTED and base[key]:
                     cell += f" ({numbers[key] / base[key]:.2f}x)"
                 rows[-1].append(cell)

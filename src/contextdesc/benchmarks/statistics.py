@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 RESAMPLES = 10_000
+_AT_ONCE = 100  # draws, which bounds memory where units are many
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,9 @@ def bootstrap(values: ArrayLike, seed: int = 0) -> Mean:
     units = np.asarray(values, np.float64)
     if not len(units):
         raise InputError("no values to take a mean of")
-    rows = np.random.default_rng(seed).integers(len(units), size=(RESAMPLES, len(units)))
-    low, high = np.percentile(units[rows].mean(1), [2.5, 97.5])
+    rng = np.random.default_rng(seed)
+    drawn = (rng.integers(len(units), size=(_AT_ONCE, len(units))) for _ in range(RESAMPLES // _AT_ONCE))
+    low, high = np.percentile(np.concatenate([units[rows].mean(1) for rows in drawn]), [2.5, 97.5])
     return Mean(float(units.mean()), float(low), float(high))
 
 
