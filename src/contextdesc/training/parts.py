@@ -173,6 +173,11 @@ def _weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def _fits(stored: Tensor, wanted: Tensor) -> bool:
+    """Whether a weight has the shape that is wanted, or that of such a kernel as a matrix (see `export`)."""
+    return stored.shape == wanted.shape or (wanted.dim() == 4 and stored.shape == wanted.flatten(1).shape)
+
+
 def _unfolded(network: nn.Module, weights: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     """A state dict for `network` out of the weights of its folded ONNX file."""
     state = {name: value.clone() for name, value in network.state_dict().items()}
@@ -193,9 +198,9 @@ def _unfolded(network: nn.Module, weights: dict[str, Tensor], path: Path) -> dic
     for name, value in weights.items():
         if name in constants:
             continue
-        if name not in state or state[name].shape != value.shape:
+        if name not in state or not _fits(value, state[name]):
             raise InputError(f"{path}: its {name} does not fit the config's network")
-        state[name] = value.float()
+        state[name] = value.float().reshape(state[name].shape)
     for name in sorted(missing - weights.keys()):
         # The exporter leaves out biases of 0, and all but one of tensors that equal each other: start values.
         start = {"bias": 0.0, "running_mean": 0.0, "running_var": 1.0}.get(name.rpartition(".")[2])
