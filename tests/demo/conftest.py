@@ -50,7 +50,7 @@ def serving(session: Session, host: str = "127.0.0.1") -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """On the model that needs no patch network, since tests are many and patches slow."""
-    with serving(_session("sift-context", 320, MAX_PIXELS, "cpu", 1)) as running:
+    with serving(_session("sift-context", 320, MAX_PIXELS, "fp32", "cpu", 1)) as running:
         yield running
 
 
