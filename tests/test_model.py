@@ -12,7 +12,6 @@ from contextdesc.errors import InputError
 from contextdesc.image import Image
 from contextdesc.keypoints import Keypoints
 from contextdesc.model import load, regional_image, unit_coordinates
-from contextdesc.rootsift import detect_rootsift, rootsift
 
 LOOSE = {"atol": 2e-5, "rtol": 0}  # other batches, other rounding
 
@@ -206,21 +205,3 @@ def test_mistakes_are_named(small_model: Path, rootsift_model: Path, photo: Imag
         model.augment(np.ones((1, 128), np.float32), point, (10, 10), None, grid, np.ones(1, np.float32))
     with pytest.raises(InputError, match="rootsift has no regional network"):
         load(rootsift_model).regional(photo)
-
-
-@pytest.mark.parametrize("most", [0, 150, None])
-def test_rootsift_of_one_pass_is_that_of_two(photo: Image, most: int | None) -> None:
-    detector = Detector(most)
-    assert detector.one_pass(photo.gray)
-    keypoints, descriptors = detect_rootsift(photo.gray, detector)
-    found = detect(photo.gray, detector)
-    assert most is None or len(found) == most
-    np.testing.assert_array_equal(keypoints.xy, found.xy)
-    np.testing.assert_array_equal(keypoints.angle, found.angle)
-    np.testing.assert_array_equal(descriptors, rootsift(photo.gray, found))
-
-
-def test_extract_takes_one_pass_only_where_it_finds_what_is_wanted(photo: Image) -> None:
-    """Masks aside, which are not the detector's: upright and random draws need every keypoint."""
-    assert not any(d.one_pass(photo.gray) for d in (Detector(upright=True), Detector(select="random")))
-    assert not Detector(tile_above=1000).one_pass(photo.gray)

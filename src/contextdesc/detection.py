@@ -24,7 +24,7 @@ TILE_ABOVE = 16_000_000  # pixels that are detected in one pass
 _TILE = 2048  # pixels, side of the area that one tile answers for
 _OVERLAP = 512  # pixels around it; multiples of 2^9 keep the octaves' sampling grids in step
 
-LARGE = 4_000_000  # pixels, near 1 GB: images from here on are detected one at a time, whoever asks
+_LARGE = 4_000_000  # pixels, near 1 GB: images from here on are detected one at a time, whoever asks
 _one_large = Lock()
 
 
@@ -58,10 +58,6 @@ class Detector:
         if self.select not in ("response", "random"):
             raise InputError(f"select is {self.select!r}: one of response, random")
 
-    def one_pass(self, gray: NDArray[np.uint8]) -> bool:
-        """Whether one run of SIFT finds the keypoints that are wanted."""
-        return gray.size <= min(self.tile_above, LARGE) and not self.upright and self.select == "response"
-
     def sift(self, best: int = 0) -> cv2.SIFT:
         """OpenCV's SIFT; it keeps the `best` strongest and what is as strong as their last, 0 for all."""
         return cv2.SIFT.create(
@@ -88,7 +84,7 @@ def detect(
         At most `max_keypoints` keypoints, strongest first, or in random order.
     """
     detector = detector or Detector()
-    with _one_large if gray.size > LARGE else nullcontext():
+    with _one_large if gray.size > _LARGE else nullcontext():
         if gray.size > detector.tile_above:
             keypoints = _detect_tiled(gray, detector)
         else:

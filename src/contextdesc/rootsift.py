@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from contextdesc.detection import budget_rows
-from contextdesc.keypoints import SIFT_LAYERS, SIFT_SIGMA, Keypoints
+from contextdesc.keypoints import SIFT_LAYERS, SIFT_SIGMA
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from contextdesc.detection import Detector
+    from contextdesc.keypoints import Keypoints
 
 
 def sift_descriptors(
@@ -31,19 +30,6 @@ def rootsift(
     gray: NDArray[np.uint8], keypoints: Keypoints, precise_upscale: bool = True
 ) -> NDArray[np.float32]:
     """Square root of L1-normalised SIFT: unit vectors, (N, 128) float32, row i for keypoint i."""
-    return _root(sift_descriptors(gray, keypoints, precise_upscale))
-
-
-def detect_rootsift(gray: NDArray[np.uint8], detector: Detector) -> tuple[Keypoints, NDArray[np.float32]]:
-    """What `detect` and `rootsift` return, in one pass over the image, for a detector that is `one_pass`."""
-    found, descriptors = detector.sift(detector.max_keypoints or 0).detectAndCompute(gray, None)
-    keypoints = Keypoints.from_opencv(found)
-    rows = budget_rows(keypoints.response, detector)
-    if not len(rows):
-        return Keypoints.empty(), np.zeros((0, 128), np.float32)
-    return keypoints[rows], _root(np.asarray(descriptors, np.float32)[rows])
-
-
-def _root(descriptors: NDArray[np.float32]) -> NDArray[np.float32]:
+    descriptors = sift_descriptors(gray, keypoints, precise_upscale)
     descriptors /= np.maximum(descriptors.sum(1, keepdims=True), 1e-12)
     return np.sqrt(descriptors, out=descriptors)
