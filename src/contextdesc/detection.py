@@ -58,10 +58,9 @@ class Detector:
         if self.select not in ("response", "random"):
             raise InputError(f"select is {self.select!r}: one of response, random")
 
-    def sift(self, best: int = 0) -> cv2.SIFT:
-        """OpenCV's SIFT; it keeps the `best` strongest and what is as strong as their last, 0 for all."""
+    def sift(self) -> cv2.SIFT:
         return cv2.SIFT.create(
-            nfeatures=best,
+            nfeatures=0,
             nOctaveLayers=SIFT_LAYERS,
             contrastThreshold=self.contrast,
             edgeThreshold=self.edge,
@@ -88,9 +87,7 @@ def detect(
         if gray.size > detector.tile_above:
             keypoints = _detect_tiled(gray, detector)
         else:
-            every = mask is not None or detector.upright or detector.select == "random"
-            sift = detector.sift(0 if every else detector.max_keypoints or 0)
-            keypoints = Keypoints.from_opencv(sift.detect(gray, None))
+            keypoints = Keypoints.from_opencv(detector.sift().detect(gray, None))
     if mask is not None:
         keypoints = keypoints[_inside(keypoints, gray, mask)]
     if detector.upright:
