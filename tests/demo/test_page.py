@@ -31,7 +31,8 @@ SCREENSHOTS = os.environ.get("CONTEXTDESC_SCREENSHOTS")
 @pytest.fixture(scope="module")
 def visited() -> Iterator[Server]:
     """The packaged model; for screenshots at full size, else on small photographs, to save time."""
-    with serving(_session("contextdesc", 1600 if SCREENSHOTS else 240, MAX_PIXELS, "fp32", "cpu", 1)) as running:
+    side = 1600 if SCREENSHOTS else 240
+    with serving(_session("contextdesc", side, MAX_PIXELS, "fp32", "cpu", 1)) as running:
         yield running
 
 
