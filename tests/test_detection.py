@@ -3,10 +3,11 @@ from __future__ import annotations
 import cv2
 import numpy as np
 import pytest
+import skimage.data
 
 from contextdesc.detection import Detector, detect
 from contextdesc.errors import InputError
-from contextdesc.image import Image
+from contextdesc.image import Image, read
 from contextdesc.keypoints import Keypoints
 
 
@@ -15,12 +16,40 @@ def rows(keypoints: Keypoints) -> set[tuple[float, ...]]:
     return {tuple(row) for row in table.round(1).tolist()}
 
 
+def assert_same(first: Keypoints, second: Keypoints) -> None:
+    for name in ("xy", "size", "angle", "response"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), name)
+
+
 def test_budget_keeps_the_strongest(photo: Image) -> None:
     everything = detect(photo.gray, Detector(max_keypoints=None))
     strongest = detect(photo.gray, Detector(max_keypoints=100))
     assert len(everything) > 500
     assert strongest.response.min() >= np.sort(everything.response)[-100]
     assert (np.diff(strongest.response) <= 0).all()
+
+
+@pytest.mark.parametrize("name", ["astronaut", "chelsea", "grass"])
+@pytest.mark.parametrize("contrast", [0.04, 0.0067])
+def test_a_budget_is_the_beginning_of_a_larger_one(name: str, contrast: float) -> None:
+    """Also where it cuts between keypoints of one strength, such as orientations of one blob."""
+    gray = read(getattr(skimage.data, name)()).gray
+    every = detect(gray, Detector(None, contrast=contrast))
+    tied = np.flatnonzero(np.diff(every.response) == 0)[:3] + 1
+    assert len(tied) == 3
+    for budget in (0, 1, *tied, 100, len(every) - 1, len(every), len(every) + 1):
+        found = detect(gray, Detector(int(budget), contrast=contrast))
+        assert_same(found, every[:budget])
+
+
+def test_a_budget_is_the_beginning_of_a_larger_one_with_a_mask_and_upright(photo: Image) -> None:
+    mask = np.zeros_like(photo.gray)
+    mask[:, 200:] = 255
+    for upright, allowed in ((False, mask), (True, None), (True, mask)):
+        every = detect(photo.gray, Detector(None, upright=upright), allowed)
+        for budget in (1, 77, 300):
+            assert len(every) > budget
+            assert_same(detect(photo.gray, Detector(budget, upright=upright), allowed), every[:budget])
 
 
 def test_random_budget_follows_its_seed(photo: Image) -> None:

@@ -6,7 +6,7 @@ overlapping tiles, since one pass over 12 megapixels takes near 3 GB.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
@@ -58,9 +58,15 @@ class Detector:
         if self.select not in ("response", "random"):
             raise InputError(f"select is {self.select!r}: one of response, random")
 
-    def sift(self) -> cv2.SIFT:
+    @property
+    def takes_strongest(self) -> bool:
+        """Whether SIFT's strongest keypoints are the wanted ones, as long as no mask takes some away."""
+        return self.select == "response" and not self.upright
+
+    def sift(self, strongest: int = 0) -> cv2.SIFT:
+        """OpenCV's SIFT; it keeps so many keypoints and those as strong as their last, 0 for all."""
         return cv2.SIFT.create(
-            nfeatures=0,
+            nfeatures=strongest,
             nOctaveLayers=SIFT_LAYERS,
             contrastThreshold=self.contrast,
             edgeThreshold=self.edge,
@@ -83,25 +89,37 @@ def detect(
         At most `max_keypoints` keypoints, strongest first, or in random order.
     """
     detector = detector or Detector()
-    with _one_large if gray.size > _LARGE else nullcontext():
+    with one_large(gray):
         if gray.size > detector.tile_above:
-            keypoints = _detect_tiled(gray, detector)
+            found = _detect_tiled(gray, detector)
         else:
-            keypoints = Keypoints.from_opencv(detector.sift().detect(gray, None))
+            strongest = detector.max_keypoints if detector.takes_strongest and mask is None else None
+            found = Keypoints.from_opencv(detector.sift(strongest or 0).detect(gray, None))
+    keypoints = found[scan_rows(found)]
     if mask is not None:
         keypoints = keypoints[_inside(keypoints, gray, mask)]
     if detector.upright:
         keypoints = _without_angle(keypoints)
-    return within_budget(keypoints, detector)
-
-
-def within_budget(keypoints: Keypoints, detector: Detector) -> Keypoints:
-    """The detector's choice among keypoints."""
     return keypoints[budget_rows(keypoints.response, detector)]
 
 
+def one_large(gray: NDArray[np.uint8]) -> AbstractContextManager[object]:
+    """Held while an image is detected, so that no two large ones take their memory at a time."""
+    return _one_large if gray.size > _LARGE else nullcontext()
+
+
+def scan_rows(keypoints: Keypoints) -> NDArray[np.int64]:
+    """Rows from left to right, then down, from large to small and by angle.
+
+    OpenCV's own order if it keeps all; how it keeps the strongest, or how tiles are cut, leaves no trace.
+    """
+    x, y = keypoints.xy.T
+    return np.lexsort((keypoints.angle, -keypoints.size, y, x))
+
+
 def budget_rows(response: NDArray[np.float32], detector: Detector) -> NDArray[np.int64]:
-    """Rows of the detector's choice, by response (N,); ties keep their order, so it is reproducible."""
+    """Rows of the detector's choice, by response (N,); ties keep their order, so it is reproducible, and a
+    smaller budget's rows are the first of a larger one's."""
     if detector.select == "random":
         order = np.random.default_rng(detector.seed).permutation(len(response))
     else:
