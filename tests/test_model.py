@@ -150,6 +150,9 @@ def test_rootsift_base_describes_and_augments(rootsift_model: Path, photo: Image
     np.testing.assert_allclose(np.linalg.norm(raw, axis=1), 1, rtol=1e-4)
     whole = model.describe(photo, keypoints).descriptors
     np.testing.assert_allclose(model.augment(raw, keypoints, photo.size), whole, **LOOSE)
+    extracted = load(rootsift_model, detector=Detector(100)).extract(photo)
+    np.testing.assert_array_equal(extracted.keypoints.xy, keypoints.xy)
+    np.testing.assert_array_equal(extracted.descriptors, whole)
 
 
 def test_given_base_augments_only(given_model: Path, photo: Image) -> None:

@@ -114,12 +114,8 @@ class Keypoints:
 
     def to_opencv(self) -> list[cv2.KeyPoint]:
         """OpenCV keypoints whose octave field fits their size, as SIFT needs it to describe them."""
-        octaves = sift_octave(self.size)
-        rows = zip(self.xy, self.size, self.angle, self.response, octaves, strict=True)
-        return [
-            cv2.KeyPoint(float(x), float(y), float(s), float(a), float(r), int(o))
-            for (x, y), s, a, r, o in rows
-        ]
+        columns = (*self.xy.T, self.size, self.angle, self.response, sift_octave(self.size))
+        return list(map(cv2.KeyPoint, *(column.tolist() for column in columns)))
 
     def to_colmap(self) -> NDArray[np.float32]:
         """(N, 4) float32: x, y, scale, orientation in COLMAP's convention."""

@@ -25,7 +25,7 @@ from contextdesc.features import Features, source_of
 from contextdesc.image import MAX_PIXELS, Image, Source, read
 from contextdesc.keypoints import Keypoints
 from contextdesc.patches import sample_patches
-from contextdesc.rootsift import rootsift
+from contextdesc.rootsift import detect_rootsift, rootsift
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -122,8 +122,12 @@ class ContextDesc:
         """
         picture = read(image, self.max_side, self.max_pixels)
         allowed = None if mask is None else self._mask(mask, picture)
-        keypoints = detect(picture.gray, self.detector, allowed)
-        return self._features(picture, keypoints, keypoints.scaled(picture.scale))
+        rootsifts = None
+        if self.spec.base == "rootsift":
+            keypoints, rootsifts = detect_rootsift(picture.gray, self.detector, allowed)
+        else:
+            keypoints = detect(picture.gray, self.detector, allowed)
+        return self._features(picture, keypoints, keypoints.scaled(picture.scale), rootsifts)
 
     def describe(self, image: Source, keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint]) -> Features:
         """Describe given keypoints of an image, in their order.
@@ -231,8 +235,14 @@ class ContextDesc:
         """What the features of this model have as their source."""
         return source_of(self.spec.name, self.checksum, self.context)
 
-    def _features(self, picture: Image, local: Keypoints, original: Keypoints) -> Features:
-        raw, score = self._raw(picture, local)
+    def _features(
+        self,
+        picture: Image,
+        local: Keypoints,
+        original: Keypoints,
+        rootsifts: NDArray[np.float32] | None = None,
+    ) -> Features:
+        raw, score = self._raw(picture, local, rootsifts)
         regional = self.regional(picture) if "visual" in self.terms and len(local) else None
         descriptors = self._augment(raw, score, unit_coordinates(local, picture.size), regional)
         matchability = None if score is None else np.tanh(score)
@@ -242,9 +252,9 @@ class ContextDesc:
         )  # fmt: skip
 
     def _raw(
-        self, picture: Image, keypoints: Keypoints
+        self, picture: Image, keypoints: Keypoints, rootsifts: NDArray[np.float32] | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """Keypoints here are in pixels of `picture`."""
+        """Keypoints here are in pixels of `picture`; their RootSIFT may be there already."""
         spec = self.spec
         if spec.base == "given":
             raise InputError(f"{spec.name} augments descriptors of your own: call augment")
@@ -253,7 +263,9 @@ class ContextDesc:
             has_score = modelfile.LOCAL in spec.files or modelfile.MATCHABILITY in spec.files
             return np.zeros((0, spec.raw_size), np.float32), empty if has_score else None
         if spec.base == "rootsift":
-            raw = rootsift(picture.gray, keypoints, self.detector.precise_upscale)
+            raw = rootsifts
+            if raw is None:
+                raw = rootsift(picture.gray, keypoints, self.detector.precise_upscale)
             if modelfile.MATCHABILITY not in spec.files:
                 return raw, None
             return raw, self._engine(modelfile.MATCHABILITY).run_batched(raw=raw)[0]
