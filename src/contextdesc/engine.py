@@ -35,6 +35,8 @@ class Engine:
         options.intra_op_num_threads = threads or available_cores()
         options.inter_op_num_threads = 1
         options.log_severity_level = 3
+        # Threads that wait for the next run take cores from detection and from the next network
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         if eight_bit_products_saturate():
             options.add_session_config_entry("session.x64quantprecision", "1")  # slower, and right
         try:
