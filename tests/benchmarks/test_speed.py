@@ -67,6 +67,22 @@ def test_short_work_is_repeated_within_a_round(monkeypatch: pytest.MonkeyPatch) 
     assert speed.Work("long", lambda: None).milliseconds() == 300
 
 
+def test_every_second_round_goes_backwards(tmp_path: Path) -> None:
+    ran: list[str] = []
+
+    def work(name: str) -> speed.Work:
+        return speed.Work(name, lambda: ran.append(name))
+
+    def prepared(size: tuple[int, int], *names: str) -> speed.Prepared:
+        return speed.Prepared(Workload(size, 1), tmp_path, Detector(1), 1, [work(name) for name in names])
+
+    times = speed.take_turns([prepared((8, 8), "large", "larger"), prepared((4, 4), "a", "b")], 2, quiet=True)
+    assert ran[:2] == ["a", "b"], "the smallest picture first, untimed"
+    rounds = ["large", "larger", "a", "b", "larger", "large", "b", "a"]
+    assert [name for name, before in zip(ran[2:], ran[1:], strict=False) if name != before] == rounds
+    assert [[set(one) for one in of] for of in times] == [[{"large", "larger"}] * 2, [{"a", "b"}] * 2]
+
+
 def test_targets_are_judged_by_medians() -> None:
     small, large = Workload((640, 480), 2048), Workload((4000, 3000), 8000)
     found = {

@@ -6,6 +6,7 @@ neighbours in time, so that whatever else the machine does meets both sides. Tim
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -170,13 +171,19 @@ def run(request: Request) -> Report:
 
 
 def take_turns(prepared: Sequence[Prepared], rounds: int, quiet: bool) -> list[list[dict[str, float]]]:
-    """Milliseconds by workload, round and piece of work."""
+    """Milliseconds by workload, round and piece of work.
+
+    Every second round goes backwards: of two neighbours, the first often finds memory and caches colder. The
+    smallest picture goes first, untimed, for what libraries do only once.
+    """
+    for work in min(prepared, key=lambda one: math.prod(one.workload.size)).works:
+        work.run()
     times: list[list[dict[str, float]]] = [[] for _ in prepared]
     with progress("time", rounds * sum(len(one.works) for one in prepared), quiet=quiet) as step:
-        for _ in range(rounds):
+        for number in range(rounds):
             for one, of in zip(prepared, times, strict=True):
                 of.append({})
-                for work in one.works:
+                for work in one.works if number % 2 == 0 else reversed(one.works):
                     of[-1][work.name] = work.milliseconds()
                     step()
     return times
@@ -216,7 +223,7 @@ def _works(
     limits: Sequence[Work],
     threads: int,
 ) -> Iterator[Work]:
-    """In the order of a round: what is compared stands side by side."""
+    """In the order of a round, or its reverse: what is compared stands side by side."""
 
     def loaded(name: str, precision: Precision = "fp32") -> ContextDesc:
         return load(name, detector=detector, device="cpu", threads=threads, precision=precision)
