@@ -18,9 +18,8 @@ import numpy as np
 
 from contextdesc.benchmarks import ablation, cost, heinly, hsequences, ratio, sfm
 from contextdesc.benchmarks.protocol import Request
-from contextdesc.benchmarks.report import Cell, Curves, Intervals, Plot, Table, Theme
+from contextdesc.benchmarks.report import Cell, Curves, Intervals, Plot, Table, write_page
 from contextdesc.benchmarks.statistics import Difference, Mean
-from contextdesc.formats.atomic import replacing
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "docs" / "results", ROOT / "docs" / "benchmarks.md"
@@ -71,12 +70,7 @@ def main() -> None:
     text, plots, missing = build(RESULTS)
     for name in missing:
         print(f"left out: no docs/results/{name}.json", file=sys.stderr)
-    with replacing(PAGE) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    for plot in plots:
-        for theme, path in _files(plot).items():
-            with replacing(PAGE.parent / path) as temporary:
-                temporary.write_bytes(plot.png(theme))
+    write_page(PAGE, text, plots)
 
 
 def build(results: Path) -> tuple[str, list[Plot], list[str]]:
@@ -93,24 +87,11 @@ def build(results: Path) -> tuple[str, list[Plot], list[str]]:
             missing.append(files)
             continue
         filling = SECTIONS[files](found)
-        pictures = "\n\n".join(_picture(plot) for plot in filling.plots)
+        pictures = "\n\n".join(plot.markdown for plot in filling.plots)
         values = {"source": _source(found), "plots": pictures, **filling.text}
         parts.append(re.sub(r"{{(\w+)}}", lambda match, values=values: values[match[1]], template))
         plots += filling.plots
     return re.sub(r"\n{3,}", "\n\n", "".join(parts)), plots, missing
-
-
-def _files(plot: Plot) -> dict[Theme, str]:
-    """Where the pictures of a plot are, from the page."""
-    return {"light": f"images/{plot.name}.png", "dark": f"images/{plot.name}-dark.png"}
-
-
-def _picture(plot: Plot) -> str:
-    files = _files(plot)
-    return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{files["dark"]}">'
-        f'<img src="{files["light"]}" alt="{plot.title}"></picture>'
-    )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -14,9 +14,8 @@ from typing import Any
 
 from contextdesc.benchmarks import growth_report, speed, speed_report
 from contextdesc.benchmarks.model_stages import BOTH, LOCAL, REGIONAL
-from contextdesc.benchmarks.report import Cell, Plot, Table, Theme
+from contextdesc.benchmarks.report import Cell, Plot, Table, write_page
 from contextdesc.detection import TILE_ABOVE
-from contextdesc.formats.atomic import replacing
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "docs" / "results", ROOT / "docs" / "speed.md"
@@ -25,13 +24,7 @@ MEGA, GIGA = 1e6, 1e9
 
 
 def main() -> None:
-    text, plots = build(RESULTS)
-    with replacing(PAGE) as temporary:
-        temporary.write_text(text, encoding="utf-8")
-    for plot in plots:
-        for theme, path in files(plot).items():
-            with replacing(PAGE.parent / path) as temporary:
-                temporary.write_bytes(plot.png(theme))
+    write_page(PAGE, *build(RESULTS))
 
 
 def build(results: Path) -> tuple[str, list[Plot]]:
@@ -43,21 +36,9 @@ def build(results: Path) -> tuple[str, list[Plot]]:
     return re.sub(r"\n{3,}", "\n\n", text), plots
 
 
-def files(plot: Plot) -> dict[Theme, str]:
-    """Where the pictures of a plot are, from the page."""
-    return {"light": f"images/{plot.name}.png", "dark": f"images/{plot.name}-dark.png"}
-
-
-def _picture(alternative: str, light: str, dark: str) -> str:
-    return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img src="{light}" alt="{alternative}"></picture>'
-    )
-
-
 def pictures(plots: Sequence[Plot]) -> dict[str, str]:
     """The plots by the names of their places."""
-    shown = {plot.name: _picture(plot.alternative, **files(plot)) for plot in plots}
+    shown = {plot.name: plot.markdown for plot in plots}
     grown = [name for name in shown if name.startswith("growth-") and name != "growth-images"]
     single = {f"{name.removeprefix('speed-')}_plot": shown[name] for name in shown if name not in grown}
     single["images_plot"] = shown["growth-images"]

@@ -33,7 +33,7 @@ def test_the_page_is_up_to_date(script: dict[str, Any]) -> None:
     assert (ROOT / "docs" / "speed.md").read_text(encoding="utf-8") == text
     assert "{{" not in text
     for plot in plots:
-        for path in script["files"](plot).values():
+        for path in plot.files.values():
             assert f'"{path}"' in text
             assert (ROOT / "docs" / path).is_file(), path
 

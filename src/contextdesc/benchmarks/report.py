@@ -36,7 +36,10 @@ _COLOURS = {
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one more than colours, so that no two methods look the same
 _DASHES = ("-", "--", "-.", ":")
 _LETTERS, _HANDLE = 92, 8  # that the width of a plot has room for in a legend, and what a line's sample takes
-_INK = {"light": ("#1a1f2b", "#ffffff", "#d7dbe2"), "dark": ("#e8ebf0", "#14181f", "#3a414d")}
+_INK: dict[Theme, tuple[str, str, str]] = {
+    "light": ("#1a1f2b", "#ffffff", "#d7dbe2"),
+    "dark": ("#e8ebf0", "#14181f", "#3a414d"),
+}
 
 
 @dataclass(frozen=True)
@@ -110,12 +113,24 @@ class Plot(ABC):
 
     @property
     def html(self) -> str:
-        light, dark = (embedded(self.png(theme), "png") for theme in ("light", "dark"))
-        picture = (
-            f'<picture><source srcset="{dark}" media="(prefers-color-scheme: dark)">'
-            f'<img src="{light}" alt="{html.escape(self.alternative)}"></picture>'
-        )
+        picture = self._picture({theme: embedded(self.png(theme), "png") for theme in _INK})
         return f"<h2>{html.escape(self.title)}</h2>\n{scrolled(picture, self.title)}"
+
+    @property
+    def files(self) -> dict[Theme, str]:
+        """Where `write_page` writes the picture, from the page."""
+        return {"light": f"images/{self.name}.png", "dark": f"images/{self.name}-dark.png"}
+
+    @property
+    def markdown(self) -> str:
+        return self._picture(self.files)
+
+    def _picture(self, sources: Mapping[Theme, str]) -> str:
+        words = " ".join(f"{self.title}: {self.alternative}".split())  # ticks may stand in two lines
+        return (
+            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{sources["dark"]}">'
+            f'<img src="{sources["light"]}" alt="{html.escape(words)}"></picture>'
+        )
 
 
 @dataclass(frozen=True)
@@ -224,6 +239,16 @@ class Report:
         for name, content in files.items():
             with replacing(folder / name) as temporary:
                 temporary.write_bytes(content)
+
+
+def write_page(path: Path, text: str, plots: Sequence[Plot]) -> None:
+    """Write a page in Markdown, and beside it the pictures of its plots."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    for plot in plots:
+        for theme, file in plot.files.items():
+            with replacing(path.parent / file) as temporary:
+                temporary.write_bytes(plot.png(theme))
 
 
 def _columns(labels: Sequence[str]) -> int:
