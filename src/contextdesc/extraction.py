@@ -18,7 +18,7 @@ from contextdesc.formats import aachen, eth, hloc, imw, manifest, npz, openmvg
 from contextdesc.formats.stems import check_stems
 from contextdesc.journal import Journal
 from contextdesc.keypoints import Keypoints
-from contextdesc.overlap import process, streams_of
+from contextdesc.overlap import process, process_into, streams_of
 from contextdesc.scale.loading import Loading
 
 if TYPE_CHECKING:
@@ -98,21 +98,11 @@ def extract_images(
     finished = _finished(output, format, model)
     journal = Journal(journal_path, _settings(model, masks, keypoints))
     waiting = {n: p for n, p in images.items() if n not in journal and n not in finished}
-    streams = streams_of(model)
-    try:
-        report = process(
-            waiting,
-            partial(_features, model.shared_by(streams), masks=masks, keypoints=keypoints),
-            lambda name, features: journal.append(name, npz.to_arrays(features)),
-            title="extract",
-            before=len(images) - len(waiting),
-            streams=streams,
-            strict=strict,
-            quiet=quiet,
-        )
-    except BaseException:
-        journal.close()
-        raise
+    report = process_into(
+        journal, model, waiting,
+        lambda sharing, name, path: npz.to_arrays(_features(sharing, name, path, masks, keypoints)),
+        title="extract", before=len(images) - len(waiting), strict=strict, quiet=quiet,
+    )  # fmt: skip
     if report.done or not _exists(output, format) or len(journal):
         write = imw.write if format == "imw" else hloc.write
         write(output, _everything(output, format, finished, journal, images))

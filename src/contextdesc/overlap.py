@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import cv2
 
@@ -19,6 +20,9 @@ from contextdesc.progress import progress
 from contextdesc.report import Report
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from contextdesc.journal import Journal
     from contextdesc.model import ContextDesc
 
 STREAMS = 2  # images at a time: keeps every core busy, and no more than two images in memory
@@ -70,6 +74,30 @@ def process(
             report.done.append(name)
             advance()
     return report
+
+
+def process_into(
+    journal: Journal,
+    model: ContextDesc,
+    images: Mapping[str, T],
+    work: Callable[[ContextDesc, str, T], Mapping[str, NDArray[Any]]],
+    *,
+    title: str,
+    before: int,
+    strict: bool,
+    quiet: bool,
+) -> Report:
+    """As `process`, with a model whose threads the images at a time share; arrays go to a journal, which is
+    closed where this ends early."""
+    streams = streams_of(model)
+    try:
+        return process(
+            images, partial(work, model.shared_by(streams)), journal.append,
+            title=title, before=before, streams=streams, strict=strict, quiet=quiet,
+        )  # fmt: skip
+    except BaseException:
+        journal.close()
+        raise
 
 
 def _overlapped(

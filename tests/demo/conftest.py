@@ -50,7 +50,8 @@ def serving(session: Session, host: str = "127.0.0.1") -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """On the model that needs no patch network, since tests are many and patches slow."""
-    with serving(_session("sift-context", 320, MAX_PIXELS, "fp32", "cpu", 1)) as running:
+    session = _session("sift-context", max_side=320, max_pixels=MAX_PIXELS, device="cpu", threads=1)
+    with serving(session) as running:
         yield running
 
 

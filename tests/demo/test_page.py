@@ -32,7 +32,8 @@ SCREENSHOTS = os.environ.get("CONTEXTDESC_SCREENSHOTS")
 def visited() -> Iterator[Server]:
     """The packaged model; for screenshots at full size, else on small photographs, to save time."""
     side = 1600 if SCREENSHOTS else 240
-    with serving(_session("contextdesc", side, MAX_PIXELS, "fp32", "cpu", 1)) as running:
+    session = _session("contextdesc", max_side=side, max_pixels=MAX_PIXELS, device="cpu", threads=1)
+    with serving(session) as running:
         yield running
 
 

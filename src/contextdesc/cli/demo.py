@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +17,6 @@ from contextdesc.errors import InputError
 
 if TYPE_CHECKING:
     from contextdesc.demo.session import Session
-    from contextdesc.engine import Device
-    from contextdesc.model import Precision
 
 MAX_PIXELS = 100_000_000  # of an uploaded photograph
 
@@ -49,8 +47,9 @@ def command(
         raise InputError("the page comes with an extra: pip install 'contextdesc[demo]'") from None
     with listening, ThreadPoolExecutor(1) as background:
         loading = background.submit(
-            _session, model, max_side, max_pixels, precision.value, device.value, threads
-        )
+            _session, model, max_side=max_side, max_pixels=max_pixels, precision=precision.value,
+            device=device.value, threads=threads,
+        )  # fmt: skip
         settings = uvicorn.Config(
             create_app(loading, host), log_level="warning", lifespan="off", server_header=False
         )
@@ -72,23 +71,12 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InputError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
 
 
-def _session(
-    model: str, max_side: int, max_pixels: int, precision: Precision, device: Device, threads: int
-) -> Session:
+def _session(model: str, **options: Any) -> Session:
+    """With models that `load` gives for these options."""
     from contextdesc.demo.session import Session
     from contextdesc.model import load
 
-    session = Session(
-        lambda context: load(
-            model,
-            context=context,
-            max_side=max_side,
-            max_pixels=max_pixels,
-            precision=precision,
-            device=device,
-            threads=threads,
-        )
-    )
+    session = Session(lambda context: load(model, context=context, **options))
     session.warm_up()
     return session
 

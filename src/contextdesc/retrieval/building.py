@@ -17,7 +17,7 @@ import numpy as np
 from contextdesc.errors import InputError
 from contextdesc.journal import Journal
 from contextdesc.modelfile import REGIONAL
-from contextdesc.overlap import process, streams_of
+from contextdesc.overlap import process_into
 from contextdesc.progress import progress
 from contextdesc.report import Report
 from contextdesc.retrieval.extraction import Described, Extraction, describe
@@ -187,22 +187,10 @@ def _describe_all(
         )
     journal = open_journal(folder, Extraction.of(model), options, restart)
     waiting = {name: path for name, path in images.items() if name not in journal}
-    streams = streams_of(model)
-    describing = model.shared_by(streams)
-    try:
-        report = process(
-            waiting,
-            lambda _, path: describe(describing, path, options),
-            lambda name, described: journal.append(name, to_arrays(described)),
-            title="describe",
-            before=len(images) - len(waiting),
-            streams=streams,
-            strict=strict,
-            quiet=quiet,
-        )
-    except BaseException:
-        journal.close()
-        raise
+    report = process_into(
+        journal, model, waiting, lambda sharing, _, path: to_arrays(describe(sharing, path, options)),
+        title="describe", before=len(images) - len(waiting), strict=strict, quiet=quiet,
+    )  # fmt: skip
     return report, journal
 
 
