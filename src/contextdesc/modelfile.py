@@ -32,7 +32,8 @@ class ModelSpec:
     `local.onnx`: patches (N, 32, 32) uint8 -> raw (N, 128), score (N,).
     `matchability.onnx` (bases without a patch network): raw (N, 128) -> score (N,).
     `geometric.onnx`: xy (N, 2) in [-1, 1], score (N,) -> term (N, 128).
-    `regional.onnx`: image (1, 3, H, W) float RGB 0 to 255, sides multiples of 32 -> grid (C, H/32, W/32).
+    `regional.onnx`: image (1, 3, H, W) float RGB 0 to 255, sides multiples of 32 -> grid (C, h, w)
+        of the network's stride, 16 or 32.
     `visual.onnx`: grid (C, h, w), xy (N, 2), raw (N, 128) -> term (N, 128).
     `aggregation.onnx` (learned aggregation): raw and the terms by name, (N, 128) each -> descriptor.
 

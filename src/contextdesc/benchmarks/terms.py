@@ -25,16 +25,19 @@ from contextdesc.model import Context, ContextDesc, load
 from contextdesc.modelfile import ModelSpec, read_spec, resolve
 from contextdesc.progress import progress
 from contextdesc.training.data.cache import Cache
+from contextdesc.training.data.homography import HomographyConfig
 from contextdesc.training.data.pairs import Pair, PairConfig, PairSet, build_homography_pairs
+from contextdesc.training.data.places import place_recall
 from contextdesc.training.data.scene_pairs import ScenePairConfig, build_scene_pairs, find_scenes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Other draws than those that training validates on
-PHOTO_PAIRS = PairConfig(per_photo=3, seed=100)
-SCENE_PAIRS = ScenePairConfig(per_scene=12, seed=100)
-DISTANCE = 2.5  # pixels
+# Other draws than those that training validates on; keypoints as they come, as they do in use
+PHOTO_PAIRS = PairConfig(
+    keypoints=2048, draw="random", per_photo=3, seed=100, homography=HomographyConfig(still=0.25)
+)
+SCENE_PAIRS = ScenePairConfig(keypoints=2048, draw="random", per_scene=12, seed=100)
 CONTEXTS: tuple[Context, ...] = ("none", "visual", "geometric", "both")
 # What a term adds: on, against off
 COMPARISONS = (
@@ -86,10 +89,8 @@ def measure(
 
 
 def pair_recall(pair: Pair, first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
-    """Percent of the corresponding keypoints of a pair whose nearest descriptor is at their partner."""
-    nearest = (first[: pair.count] @ second.T).argmax(1)
-    error = np.linalg.norm(pair.xy[1][nearest] - pair.xy[1][: pair.count], axis=1)
-    return 100 * float((error <= DISTANCE).mean())
+    """Recall in percent of a pair whose keypoints have these descriptors."""
+    return 100 * place_recall(first, second, pair.place, pair.xy[1])
 
 
 def held_out_pairs(model: str | Path, data: Path, cache: Cache, workers: int = 1) -> dict[str, PairSet]:

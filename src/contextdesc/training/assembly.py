@@ -23,6 +23,7 @@ from contextdesc.training.parts import (
     read_metadata,
     read_tensors,
 )
+from contextdesc.training.regional import EfficientNetLite0
 from contextdesc.training.variants import CentralSurround
 
 
@@ -101,6 +102,8 @@ def assemble(
         spec = replace(spec, networks=networks)
     if parts.visual is not None:
         spec = replace(spec, **_regional(parts, configs))
+        if isinstance(parts.regional, EfficientNetLite0):
+            spec = replace(spec, networks={**spec.networks, "regional": parts.regional.shape})
     if parts.aggregation is not None:
         kind = parts.aggregation.config.kind
         size = spec.raw_size + DESCRIPTOR * len(parts.terms) if kind == "concat" else spec.raw_size

@@ -56,8 +56,10 @@ class StageConfig:
     temperature_decay: bool = False  # whether weight decay acts on it (A.2)
     raw_loss: float = 0.0  # weight of the loss on raw descriptors, which stages with context add (release)
     quad: float = 1.0  # weight of the matchability ranking loss
+    labels: Literal["partners", "places"] = "partners"  # one partner each, or all within 2.5 pixels
     near: float = 4.0  # pixels: other keypoints this close to the partner are no negatives
     corner_shift: float = 0.3  # of the random homography that the geometric term sees; 0.5 in the paper
+    layout_turns: float = 0.0  # share of images whose layout the geometric term sees turned by any angle
     term_dropout: float = 0.0  # probability that a pair is described without a context term
     grid_dropout: float = 0.0  # probability that a channel of the regional grid is 0
     classification: float = 1.0  # weight of the landmark loss, stage joint
@@ -96,6 +98,8 @@ class StageConfig:
                 )
             if self.has_geometric and self.geometric.inputs == "xy+raw":
                 raise InputError("visual strategy central-surround does not go with geometric inputs xy+raw")
+        if self.labels == "places" and self.loss != "n-pair":
+            raise InputError(f"labels places go with the loss n-pair, not with {self.loss}")
         both = self.photos is not None and self.scenes is not None
         if both and self.pairs.support != self.scene_pairs.support:
             raise InputError(

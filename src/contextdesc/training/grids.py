@@ -18,6 +18,7 @@ from contextdesc.training.data.cache import load_array
 from contextdesc.training.export import export_regional
 from contextdesc.training.parts import Parts, load_parts
 from contextdesc.training.regional import (
+    STRIDE,
     EfficientNetLite0,
     RegionalConfig,
     ResNet50,
@@ -33,9 +34,10 @@ class NetworkGrids:
     """Grids of a regional network with fixed weights."""
 
     def __init__(self, network: EfficientNetLite0 | ResNet50, max_side: int) -> None:
-        self.channels, self.max_side = network.channels, max_side
+        self.channels, self.max_side, self._finer = network.channels, max_side, STRIDE // network.stride
         final_relu = isinstance(network, ResNet50) and network.final_relu
-        digest = hashlib.sha256(repr((type(network).__name__, final_relu, max_side)).encode())
+        levels = (network.levels, network.stride) if isinstance(network, EfficientNetLite0) else ()
+        digest = hashlib.sha256(repr((type(network).__name__, final_relu, levels, max_side)).encode())
         for value in network.state_dict().values():
             digest.update(value.cpu().numpy().tobytes())
         self.key = digest.hexdigest()
@@ -46,7 +48,7 @@ class NetworkGrids:
 
     def shape(self, path: Path, size: NDArray[Any]) -> tuple[int, int]:
         width, height = grid_size((int(size[0]), int(size[1])), self.max_side)
-        return height, width
+        return height * self._finer, width * self._finer
 
     def grid(self, path: Path) -> NDArray[np.float32]:
         return self._engine.run(image=regional_image(read(path), self.max_side))[0]

@@ -75,6 +75,34 @@ def n_pair(
     return _mean((rows + columns) / 2, matchable)
 
 
+def n_pair_of_places(
+    first: Tensor, second: Tensor, alpha: Tensor | float, same: Tensor, ignored: Tensor | None = None
+) -> Tensor:
+    """N-pair loss with temperature where a keypoint may have several partners, or share one with others.
+
+    The softmax of a keypoint over the other image is summed over all that lie at its place: any of them
+    will do, as in the recall of section 5.1.
+
+    Args:
+        first, second: (B, K, D), L2-normalised.
+        alpha: scalar temperature.
+        same: (B, K, K) bool, keypoints i of the first and j of the second image at one place.
+        ignored: (B, K, K) bool, entries that are neither partner nor negative; None for none.
+
+    Returns:
+        Scalar: mean over keypoints that have a partner, of both images alike; 0 if none has.
+    """
+    similarity = alpha * first @ second.transpose(1, 2)  # (B, K, K)
+    if ignored is not None:
+        similarity = similarity.masked_fill(ignored & ~same, -torch.inf)
+    partners = similarity.masked_fill(~same, torch.finfo(similarity.dtype).min)
+    total = similarity.new_zeros(())
+    for dim in (1, 2):
+        missed = similarity.logsumexp(dim) - partners.logsumexp(dim)
+        total = total + _mean(missed, same.any(dim)) / 2
+    return total
+
+
 def plain_n_pair(
     first: Tensor, second: Tensor, matchable: Tensor | None = None, ignored: Tensor | None = None
 ) -> Tensor:

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from contextdesc.errors import InputError
+
 EPS = 1e-5
 DESCRIPTOR = 128
 LAST_MAP = 8  # side of the last map of a patch, 32 pixels after two strides
@@ -43,13 +45,15 @@ class VisualConfig:
     regional_channels: int = (
         1280  # of the grid: EfficientNet-Lite0 with head 1280, without 320; ResNet-50 2048
     )
-    grid_widths: tuple[int, ...] = (1024, 512)
+    grid_widths: tuple[int, ...] = (1024, 512)  # none: the grid itself is read, after its context norm
     grid_context_norm: bool = True
     fusion_widths: tuple[int, ...] = (512, 256, DESCRIPTOR)  # release: 3 layers; (256, 128): 2
     fusion_context_norm: bool = False
     interpolation: Literal["mean3", "idw3", "bilinear"] = "mean3"  # release: mean3; paper: idw3
     interpolate: Literal["after", "before"] = "after"  # the grid MLP (release) or before it (paper)
+    unit: bool = False  # L2-normalise what is read at a keypoint
     final_relu: bool = True  # False: the last layer is linear, and the term may be negative
+    start: float = 0.0  # linear last layer alone: norm of the term of a unit regional feature before training
     gate: bool = False
 
 
@@ -78,8 +82,8 @@ class LocalNetwork(nn.Module):
     """Patches to raw descriptors and matchability scores (L2-Net's trunk, section 3.1).
 
     Shape:
-        patches (N, 32, 32), any scale of gray values -> raw (N, 128), not normalised; score (N,), the
-        value that the quad loss ranks.
+        patches (N, 32, 32), any scale of gray values -> raw (N, 128), L2-normalised, so that context terms
+        are learned at one scale whatever the network's; score (N,), the value that the quad loss ranks.
     """
 
     WIDTHS = ((32, 1), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1))  # channels, stride
@@ -106,7 +110,7 @@ class LocalNetwork(nn.Module):
         raw = self.last(feature_map)  # (N, 128, 1, 1)
         read = feature_map if self.config.matchability == "map" else raw
         # The ranking loss trains the predictor, not the descriptor that it reads.
-        return raw.flatten(1), self.matchability(read.detach())
+        return F.normalize(raw.flatten(1), dim=1), self.matchability(read.detach())
 
 
 def standardise(patches: Tensor) -> Tensor:
@@ -189,6 +193,8 @@ class VisualContext(nn.Module):
         self.grid_mlp = _mlp(
             config.regional_channels, config.grid_widths, config.grid_context_norm, bias=True
         )
+        if not config.grid_widths and config.grid_context_norm:
+            self.grid_mlp.append(ContextNorm())
         regional = config.grid_widths[-1] if config.grid_widths else config.regional_channels
         self.fusion = _mlp(
             regional + DESCRIPTOR, config.fusion_widths, config.fusion_context_norm, bias=False
@@ -198,10 +204,30 @@ class VisualContext(nn.Module):
             self.fusion = nn.Sequential(*kept)
             if not config.gate:
                 _zero(self.fusion[-1])
+            if config.start > 0:
+                self._start_from(config.start, regional)
         self.gate = Gate() if config.gate else nn.Identity()
+
+    def _start_from(self, norm: float, regional: int) -> None:
+        """Start as the raw descriptor plus a random rotation of the regional feature, scaled by `norm`.
+
+        Features of one place look alike without any training, and a rotation keeps how alike they are; a
+        start at 0 has to find this among the many that suit the training pairs alone.
+        """
+        last = self.fusion[-1]
+        if len(self.fusion) > 1 or regional > DESCRIPTOR:
+            raise InputError(
+                f"start is {norm:g}: it needs one linear layer of fusion and at most {DESCRIPTOR} regional "
+                f"values, not {len(self.config.fusion_widths)} layers and {regional} values"
+            )
+        rotation = torch.zeros(DESCRIPTOR, regional, 1)
+        nn.init.orthogonal_(rotation[..., 0], norm)
+        last.weight.data[:, :regional] = rotation  # type: ignore[operator]
 
     def forward(self, grid: Tensor | Sequence[Tensor], xy: Tensor, raw: Tensor) -> Tensor:
         regional = self._regional(grid, xy) if isinstance(grid, Tensor) else self._regional_of_each(grid, xy)
+        if self.config.unit:
+            regional = F.normalize(regional, dim=1)
         return self.gate(self.fusion(torch.cat([regional, raw.transpose(1, 2)], 1)))
 
     def _regional(self, grid: Tensor, xy: Tensor) -> Tensor:

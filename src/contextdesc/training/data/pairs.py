@@ -10,7 +10,7 @@ from __future__ import annotations
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
@@ -23,13 +23,13 @@ from contextdesc.image import read
 from contextdesc.keypoints import Keypoints
 from contextdesc.patches import PATCH, SUPPORT, sample_patches
 from contextdesc.training.data.cache import DONE, FINISHED, Cache, damaged, load_array, load_small, open_array
-from contextdesc.training.data.homography import HomographyConfig, corresponding, two_views
+from contextdesc.training.data.homography import HomographyConfig, corresponding, two_views, warp_points
 from contextdesc.training.data.perturbation import PerturbationConfig, perturb
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-VERSION = 2  # of the folder's layout
+VERSION = 3  # of the folder's layout
 _JPEG_QUALITY = 95  # of stored views
 _JPEG_BYTES = 2e5  # what one takes, about
 
@@ -76,6 +76,8 @@ class Pair:
         count: number of corresponding rows; 0 marks a pair that could not be made.
         likeness: (K,) float32, how alike both patches should look by the geometry of the scene
             (`losses.geodesc`); NaN where that is unknown.
+        place: (K, 2) float32, where the keypoints of the first image lie in the second, in its pixels; NaN
+            where that is unknown. It may be known of keypoints without a partner.
     """
 
     patches: NDArray[np.uint8]
@@ -83,6 +85,7 @@ class Pair:
     size: NDArray[np.float32]
     count: int
     likeness: NDArray[np.float32]
+    place: NDArray[np.float32]
 
     @property
     def xy(self) -> NDArray[np.float32]:
@@ -95,7 +98,7 @@ class Pair:
         return (self.xy + np.float32(0.5)) / self.size[:, None] * 2 - 1
 
 
-_ARRAYS = ("patches", "keypoints", "size", "count", "likeness")
+_ARRAYS = ("patches", "keypoints", "size", "count", "likeness", "place")
 
 
 class PairSet:
@@ -107,6 +110,7 @@ class PairSet:
         pairs, _, keypoints = self.patches.shape[:3]
         self.keypoints = load_array(folder / "keypoints.npy", (pairs, 2, keypoints, 4), np.float32)
         self.likeness = load_array(folder / "likeness.npy", (pairs, keypoints), np.float32)
+        self.place = load_array(folder / "place.npy", (pairs, keypoints, 2), np.float32)
         self.size = load_small(folder / "size.npy", (pairs, 2, 2), np.float32)
         self.count = load_small(folder / "count.npy", (pairs,), np.int32)
         self.view = load_small(folder / "view.npy", (pairs, 2), np.int32)  # rows of `views`
@@ -125,7 +129,12 @@ class PairSet:
     def __getitem__(self, index: int) -> Pair:
         row = self.usable[index]
         return Pair(
-            self.patches[row], self.keypoints[row], self.size[row], int(self.count[row]), self.likeness[row]
+            self.patches[row],
+            self.keypoints[row],
+            self.size[row],
+            int(self.count[row]),
+            self.likeness[row],
+            self.place[row],
         )
 
     def views_of(self, index: int) -> tuple[int, int]:
@@ -162,7 +171,7 @@ def build_homography_pairs(
 
 def pair_bytes(pairs: int, keypoints: int) -> float:
     """Bytes that the arrays of a pair set take."""
-    return pairs * 2.0 * keypoints * (PATCH * PATCH + 18)
+    return pairs * 2.0 * keypoints * (PATCH * PATCH + 22)
 
 
 def fill_pair_set(
@@ -187,6 +196,7 @@ def fill_pair_set(
         "size": open_array(folder / "size.npy", (rows, 2, 2), np.float32),
         "count": open_array(folder / "count.npy", (rows,), np.int32),
         "likeness": open_array(folder / "likeness.npy", (rows, keypoints), np.float32),
+        "place": open_array(folder / "place.npy", (rows, keypoints, 2), np.float32),
         "finished": open_array(folder / FINISHED, (len(jobs),), np.uint8),
     }
     distinct = list(dict.fromkeys(name for pair in views for name in pair))
@@ -244,7 +254,7 @@ def photo_pair(
         if len(shared) >= config.min_corresponding and min(map(len, found)) >= config.keypoints // 2:
             pair = assemble((grays[0], grays[1]), found, shared, rng, config)
             if pair.count:
-                return pair
+                return replace(pair, place=warp_points(pair.xy[0], homography).astype(np.float32))
     return no_pair(config.keypoints)
 
 
@@ -266,7 +276,7 @@ def assemble(
     """A pair of keypoints, of which a draw of the rows `shared` (M, 2) corresponds.
 
     `config` is the pair set's: its number of keypoints, draw, support and perturbation. `likeness` (M,) goes
-    with `shared`. `count` is 0 if the draw leaves too few correspondences.
+    with `shared`. `count` is 0 if the draw leaves too few correspondences. Places are those of the partners.
     """
     size = config.keypoints
     kept = [np.arange(len(keypoints)) for keypoints in found]
@@ -292,12 +302,15 @@ def assemble(
     alike = np.full(size, np.nan, np.float32)
     if likeness is not None:
         alike[: len(shared)] = likeness[drawn]
+    place = np.full((size, 2), np.nan, np.float32)
+    place[: len(shared)] = sides[1].xy[: len(shared)]
     return Pair(
         np.stack(patches),
         np.stack([np.column_stack([k.xy, k.size, k.angle]) for k in sides]),
         np.array([view.shape[::-1] for view in views], np.float32),
         len(shared),
         alike,
+        place,
     )
 
 
@@ -309,4 +322,5 @@ def no_pair(size: int) -> Pair:
         np.ones((2, 2), np.float32),
         0,
         np.full(size, np.nan, np.float32),
+        np.full((size, 2), np.nan, np.float32),
     )
