@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,11 +86,13 @@ def test_a_model_that_disagrees_is_not_written(
         {"interpolation": "idw3", "interpolate": "before"},
         {"interpolation": "bilinear", "fusion_context_norm": True},
         {"interpolation": "bilinear", "final_relu": False, "gate": True, "grid_context_norm": False},
+        {"grid_widths": (), "fusion_widths": (128,), "unit": True, "final_relu": False},
     ],
     ids=str,
 )
 def test_visual_variants_agree_at_any_size(options: dict[str, object], tmp_path: Path, photo: Image) -> None:
-    network = VisualContext(VisualConfig(16, (32, 16), fusion_widths=(32, 128), **options)).eval()  # type: ignore[arg-type]
+    small = VisualConfig(16, (32, 16), fusion_widths=(32, 128))
+    network = VisualContext(replace(small, **options)).eval()  # type: ignore[arg-type]
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     spec = ModelSpec("v", "rootsift", {}, regional_channels=16)

@@ -148,7 +148,7 @@ def test_damaged_outputs_are_named(pairs: PairSet, tmp_path: Path) -> None:
 class Small(torch.nn.Module):
     """A regional network that exports in a second: one convolution for each halving, random weights."""
 
-    channels = 24
+    channels, stride = 24, 32
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,7 +197,8 @@ def made(views: list[str], seed: int) -> Pair:
             for p in pictures]  # fmt: skip
     patches = [sample_patches(p.gray, Keypoints.from_array(r)) for p, r in zip(pictures, rows, strict=True)]
     sizes = np.array([picture.size for picture in pictures], np.float32)
-    return Pair(np.stack(patches), np.float32(rows), sizes, 4 + seed, np.full(8, np.nan, np.float32))
+    unknown, place = np.full(8, np.nan, np.float32), np.full((8, 2), np.nan, np.float32)
+    return Pair(np.stack(patches), np.float32(rows), sizes, 4 + seed, unknown, place)
 
 
 def test_grids_are_those_of_the_network(
@@ -337,3 +338,18 @@ def test_a_mixture_is_its_parts_in_turn(pairs: PairSet, uneven: PairSet, tmp_pat
         mixture[6]
     with pytest.raises(IndexError):
         mixture[-1]
+
+
+def test_a_mixture_draws_a_share_of_its_last_part(pairs: PairSet, uneven: PairSet) -> None:
+    mixture = Mixture([Examples(uneven), Examples(pairs)])  # 2 and 4 examples
+
+    def shares(last_share: float | None) -> list[float]:
+        drawn = mixture.draw(np.random.default_rng(0), 6000, last_share)
+        return (np.bincount(drawn, minlength=6) / 6000).tolist()
+
+    assert shares(None) == pytest.approx([1 / 6] * 6, abs=0.02)
+    assert shares(0.2) == pytest.approx([0.4] * 2 + [0.05] * 4, abs=0.02)
+    assert shares(0.0)[2:] == [0] * 4
+    assert shares(1.0)[:2] == [0] * 2
+    alone = Mixture([Examples(pairs)]).draw(np.random.default_rng(0), 6000, 0.2)
+    assert set(alone.tolist()) == {0, 1, 2, 3}

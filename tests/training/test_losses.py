@@ -18,6 +18,7 @@ from contextdesc.training.losses import (
     geodesc,
     hard_triplet,
     n_pair,
+    n_pair_of_places,
     plain_n_pair,
     quad,
     scale_aware,
@@ -192,6 +193,83 @@ def test_both_forms_of_n_pair_meet_in_the_plain_one() -> None:
     assert float(plain) != pytest.approx(float(n_pair(first, second, 1.0)))
     with pytest.raises(ValueError, match="form 'euclid' of the N-pair loss: one of cosine, distance"):
         n_pair(first, second, 1.0, form="euclid")  # type: ignore[arg-type]
+
+
+def test_places_with_one_partner_each_are_plain_partners() -> None:
+    first, second = unit(2, 6, 8), unit(2, 6, 8)
+    matchable, ignored = torch.rand(2, 6) < 0.7, torch.rand(2, 6, 6) < 0.3
+    for known, masked in ((torch.ones(2, 6, dtype=torch.bool), None), (matchable, ignored)):
+        expected = n_pair(first, second, ALPHA, known, masked)
+        found = n_pair_of_places(first, second, ALPHA, known.diag_embed(), masked)
+        assert float(found) == pytest.approx(float(expected))
+
+
+def test_two_partners_by_hand() -> None:
+    """Similarities 2 [[1, 0.6], [0, 0.8]]; both keypoints of the second image lie on the first's first.
+
+    Whichever of the two it finds is right, so its row costs nothing; the second keypoint of the first image
+    has no partner. The columns cost log(1 + e^(0 - 2)) and log(1 + e^(1.6 - 1.2)).
+    """
+    first = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], dtype=torch.float64)
+    second = torch.tensor([[[1.0, 0.0], [0.6, 0.8]]], dtype=torch.float64)
+    same = torch.tensor([[[True, True], [False, False]]])
+    columns = math.log(1 + math.exp(-2)), math.log(1 + math.exp(0.4))
+    assert float(n_pair_of_places(first, second, 2.0, same)) == pytest.approx(sum(columns) / 4)
+    ignored = torch.tensor([[[True, True], [False, True]]])  # partners are never ignored
+    assert float(n_pair_of_places(first, second, 2.0, same, ignored)) == pytest.approx(columns[0] / 4)
+
+
+def test_places_agree_with_plain_loops() -> None:
+    first, second = unit(2, 7, 8), unit(2, 7, 8)
+    same, ignored = torch.rand(2, 7, 7) < 0.2, torch.rand(2, 7, 7) < 0.3
+    assert 0 < same.any(2).sum() < 14  # some have none, some several
+    assert (same.sum(2) > 1).any()
+    means = []
+    for side in (0, 1):
+        costs = []
+        for b in range(2):
+            cosine, right, left_out = first[b] @ second[b].T, same[b], ignored[b]
+            if side:
+                cosine, right, left_out = cosine.T, right.T, left_out.T
+            for i in range(7):
+                partners = [math.exp(ALPHA * cosine[i, j]) for j in range(7) if right[i, j]]
+                others = [
+                    math.exp(ALPHA * cosine[i, j]) for j in range(7) if not (right[i, j] or left_out[i, j])
+                ]
+                if partners:
+                    costs.append(-math.log(sum(partners) / (sum(partners) + sum(others))))
+        means.append(sum(costs) / len(costs))
+    found = n_pair_of_places(first, second, ALPHA, same, ignored)
+    assert float(found) == pytest.approx(sum(means) / 2)
+
+
+def test_gradients_of_places() -> None:
+    inputs = [unit(1, 4, 3), unit(1, 4, 3), torch.tensor(2.0, dtype=torch.float64)]
+    same = torch.zeros(1, 4, 4, dtype=torch.bool)
+    same[0, 0, :2] = same[0, 2, 1] = True  # several, shared, and none
+    ignored = torch.zeros(1, 4, 4, dtype=torch.bool)
+    ignored[0, 3] = ignored[0, :, 3] = True  # nothing but ignored
+    inputs = [x.requires_grad_() for x in inputs]
+    assert torch.autograd.gradcheck(lambda a, b, t: n_pair_of_places(a, b, t, same, ignored), inputs)
+    for dtype in (torch.float32, torch.float64):
+        first, second = (x.detach().to(dtype).requires_grad_() for x in inputs[:2])
+        loss = n_pair_of_places(first, second, 50.0, same, ignored)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for value in (loss, first.grad, second.grad):
+            assert value is not None
+            assert value.isfinite().all()
+        assert first.grad is not None
+        assert first.grad[0, 0].abs().max() > 0
+
+
+def test_no_place_costs_nothing() -> None:
+    first, second = unit(2, 4, 8).requires_grad_(), unit(2, 4, 8)
+    nothing = torch.zeros(2, 4, 4, dtype=torch.bool)
+    for ignored in (None, nothing, ~nothing):
+        loss = n_pair_of_places(first, second, 5.0, nothing, ignored)
+        (gradient,) = torch.autograd.grad(loss, first)
+        assert loss == 0
+        assert gradient.abs().max() == 0
 
 
 def test_temperature_is_trained() -> None:

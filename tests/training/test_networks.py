@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from contextdesc.detection import Detector, detect
+from contextdesc.errors import InputError
 from contextdesc.image import Image
 from contextdesc.patches import sample_patches
 from contextdesc.training.networks import (
@@ -54,6 +56,8 @@ def test_local_network_on_real_patches(photo: Image, matchability: str) -> None:
     raw, score = LocalNetwork(LocalConfig(matchability)).eval()(patches)  # type: ignore[arg-type]
     assert raw.shape == (8, 128)
     assert score.shape == (8,)
+    torch.testing.assert_close(raw.norm(dim=1), torch.ones(8))  # context terms meet unit vectors
+    assert score.std() > 0
 
 
 def test_patches_are_standardised() -> None:
@@ -107,6 +111,8 @@ VARIANTS = [
     VisualConfig(16, (32, 16), final_relu=False),
     VisualConfig(16, (32, 16), gate=True),
     VisualConfig(16, (32, 16), final_relu=False, gate=True, fusion_context_norm=True),
+    VisualConfig(16, (), fusion_widths=(128,), final_relu=False, unit=True),
+    VisualConfig(16, (), interpolate="before", unit=True),
 ]
 
 
@@ -124,6 +130,49 @@ def test_every_visual_variant(config: VisualConfig) -> None:
         assert (out >= 0).all()
     elif not config.final_relu:
         assert (out < 0).any()
+
+
+# A term that is its regional feature, rotated: what the encoder reads shows in it.
+READ = VisualConfig(16, (), fusion_widths=(128,), interpolation="bilinear", final_relu=False, start=0.5)
+
+
+def read_features(config: VisualConfig, grid: Tensor, xy: Tensor) -> Tensor:
+    """Regional features of the config at keypoints, without the encoder: (B, 16, N)."""
+    points = ContextNorm()(grid) if config.grid_context_norm else grid
+    feature = interpolate(points, xy, config.interpolation)
+    return feature / feature.norm(dim=1, keepdim=True) if config.unit else feature
+
+
+@pytest.mark.parametrize("options", [{}, {"unit": True}, {"grid_context_norm": False}], ids=str)
+def test_a_started_term_is_as_alike_as_its_features(options: dict[str, bool]) -> None:
+    config = replace(READ, **options)  # type: ignore[arg-type]
+    grid, xy, raw = torch.randn(2, 16, 5, 7) + 1, torch.rand(2, 20, 2) * 2 - 1, torch.randn(2, 20, 128)
+    network = VisualContext(config)
+    with torch.no_grad():
+        term = network(grid, xy, raw)
+        feature = read_features(config, grid, xy)
+        torch.testing.assert_close(
+            term.transpose(1, 2) @ term, 0.25 * feature.transpose(1, 2) @ feature, atol=1e-4, rtol=1e-4
+        )
+        assert (feature.norm(dim=1).std() < 1e-5) == config.unit
+        assert term[:, :16].abs().max() < 0.99 * term.abs().max()  # turned, not copied
+        torch.testing.assert_close(network(grid, xy, torch.zeros_like(raw)), term)  # raw is added, not read
+        torch.testing.assert_close(network(list(grid), xy, raw), term, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"fusion_widths": (64, 128)}, "2 layers and 16"),
+        ({"regional_channels": 129}, "1 layers and 129"),
+        ({"grid_widths": (256,)}, "1 layers and 256"),
+        ({"final_relu": True}, "1 layers and 16"),
+    ],
+    ids=str,
+)
+def test_a_start_needs_one_linear_layer(change: dict[str, object], told: str) -> None:
+    with pytest.raises(InputError, match=f"start is 0.5: it needs final_relu = false, .*not {told}"):
+        VisualContext(replace(READ, **change))  # type: ignore[arg-type]
 
 
 def by_loops(grid: Tensor, xy: Tensor, mode: str) -> Tensor:

@@ -18,6 +18,7 @@ from contextdesc.training import losses
 from contextdesc.training.assembly import assemble
 from contextdesc.training.config import StageConfig
 from contextdesc.training.data.cache import Cache
+from contextdesc.training.data.places import place_recall
 from contextdesc.training.data.scenes import Scene
 from contextdesc.training.export import export_model
 from contextdesc.training.landmarks import LandmarkConfig
@@ -25,7 +26,7 @@ from contextdesc.training.loop import _optimiser, train
 from contextdesc.training.networks import Gate
 from contextdesc.training.regional import RegionalConfig
 from contextdesc.training.setup import build_stage
-from contextdesc.training.stages import PairStage, _drawn_rows
+from contextdesc.training.stages import Batch, PairStage, _accuracy, _drawn_rows, turned, warp_unit_square
 from contextdesc.training.variants import AggregationVariant, GeometricVariant, VisualVariant
 from tests.training.test_scenes import made, rendered  # noqa: F401  # fixtures
 from tests.training.tiny import ENCODER, PAIRS, SCENE_PAIRS, networks, quiet, torch_descriptors
@@ -213,6 +214,88 @@ def test_only_the_geometric_term_sees_moved_coordinates(make: Make, build: Build
     assert not torch.allclose(terms[0]["geometric"], terms[1]["geometric"], atol=1e-3)
 
 
+def test_turned_by_hand() -> None:
+    corners = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    quarter = torch.tensor([[0.0, 1.0], [-1.0, 0.0], [-1.0, 1.0]])
+    torch.testing.assert_close(turned(corners, np.pi / 2), quarter, atol=1e-6, rtol=0)
+
+
+def test_layouts_are_turned_as_often_as_asked(make: Make, build: Build) -> None:
+    stage = build(make("context", base="rootsift"))
+    xy = torch.rand(20, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
+
+    def moved(seed: int, **options: float) -> torch.Tensor:
+        config = replace(stage.config, **options)  # type: ignore[arg-type]
+        of = PairStage(config, stage.parts, stage.examples, stage.held_out)
+        return of._moved(xy, np.random.default_rng(seed))
+
+    warped = warp_unit_square(xy, np.random.default_rng(3), 0.3)
+    assert torch.equal(moved(3, corner_shift=0.3), warped)  # as without the option
+    assert not torch.allclose(moved(3, corner_shift=0.3, layout_turns=1.0), warped, atol=1e-2)
+    turns = [moved(seed, corner_shift=0.0, layout_turns=1.0) for seed in range(5)]
+    for one in turns:
+        torch.testing.assert_close(torch.cdist(one, one), torch.cdist(xy, xy), atol=1e-4, rtol=0)
+        torch.testing.assert_close(one.norm(dim=1), xy.norm(dim=1), atol=1e-5, rtol=0)
+        assert not torch.allclose(one, xy, atol=1e-2)
+    assert len({round(float(one[0, 0]), 3) for one in turns}) == 5
+    still = [
+        torch.allclose(moved(seed, corner_shift=0.0, layout_turns=0.25), xy, atol=1e-4) for seed in range(200)
+    ]
+    assert np.mean(still) == pytest.approx(0.75, abs=0.08)
+
+
+def test_a_batch_has_its_share_of_scenes(make: Make, build: Build) -> None:
+    config = make("local", "both", scene_share=1.0)
+    stage = build(config)
+    photos = len(stage.examples.parts[0])
+    assert 0 < photos < len(stage.examples)
+    for share, likeness_is_known in ((1.0, True), (0.0, False)):
+        of = PairStage(replace(config, scene_share=share), stage.parts, stage.examples, stage.held_out)
+        for step in range(4):
+            known = of._draw(step, 0, 1)[0].likeness is not None  # of scenes alone
+            assert known == likeness_is_known
+
+
+def test_labels_by_places(make: Make, build: Build) -> None:
+    """What lies at one place by the pair's own numbers is a partner, also of rows without one."""
+    config = make("local", labels="places", keypoints=64)
+    stage = build(config).eval()
+    batch, _ = stage._draw(0, 0, 1)
+    drawn = np.random.default_rng([0, 0]).integers(len(stage.examples), size=2)
+    pair, rng = stage.examples[int(drawn[0])].pair, np.random.default_rng([0, 0, 0])
+    rows = _drawn_rows(stage.examples[int(drawn[0])], rng, config)
+    same, matchable = batch.same[0], batch.matchable[0]
+    for i, j in np.ndindex(64, 64):
+        apart = float(np.hypot(*(pair.place[rows[i]] - pair.xy[1, rows[j]])))
+        assert same[i, j] == (apart <= 2.5 or bool(i == j and matchable[i]))
+        if apart <= config.near:
+            assert batch.ignored[0, i, j]
+    assert same.sum() > matchable.sum()  # orientations and scales of one spot
+    raw, _, _ = stage._describe(batch)
+    expected = [
+        losses.n_pair_of_places(
+            raw[None, 2 * i], raw[None, 2 * i + 1], config.temperature, batch.same[i, None],
+            batch.ignored[i, None],
+        ).item()
+        for i in (0, 1)
+    ]  # fmt: skip
+    assert stage.loss(0)["n_pair"].item() == pytest.approx(np.mean(expected), rel=1e-4)
+    by_partners = PairStage(replace(config, labels="partners"), stage.parts, stage.examples, stage.held_out)
+    assert by_partners.eval().loss(0)["n_pair"].item() != pytest.approx(np.mean(expected), rel=1e-3)
+
+
+def test_accuracy_by_hand() -> None:
+    """Of three keypoints with a partner two find one: the first its second, the third its only one."""
+    same = torch.zeros(1, 4, 4, dtype=torch.bool)
+    same[0, 0, :2] = same[0, 1, 1] = same[0, 2, 2] = True
+    second = torch.eye(4)
+    first = second[[1, 3, 2, 3]]
+    nothing = torch.zeros(1, 4, 4, dtype=torch.bool)
+    xy = torch.zeros(2, 4, 2)
+    batch = Batch(xy, xy, same.any(2), same, nothing, None, None, None, None, None)
+    assert _accuracy(torch.stack([first, second]), batch).item() == pytest.approx(2 / 3)
+
+
 def test_sampling_takes_matchable_keypoints_first_or_as_they_come(make: Make, build: Build) -> None:
     stage = build(make("local"))
     example = stage.examples[0]
@@ -288,6 +371,12 @@ def test_held_out_recall_names_the_terms(make: Make, build: Build) -> None:
         name + suffix for name in ("raw", "visual", "geometric", "both") for suffix in ("", "_scenes")
     }
     assert found["raw"][0] > 0.3  # RootSIFT
+    for suffix, examples in stage.held_out.items():
+        example = examples[0]
+        assert example.raw is not None
+        first, second = example.raw.astype(np.float32)
+        recall = place_recall(first, second, example.pair.place, example.pair.xy[1])
+        assert found["raw" + suffix][0] == pytest.approx(recall, abs=0.02)  # a tie in half precision
     assert {name: float(np.mean(values)) for name, values in found.items()} == stage.recall()
 
 
@@ -307,5 +396,12 @@ def test_mistakes_are_named(make: Make, build: Build) -> None:
         build(make("context", base="rootsift", visual=surround))
     with pytest.raises(InputError, match="stage joint trains the regional network"):
         build(make("joint", "scenes"))
+    with pytest.raises(InputError, match="labels places go with the loss n-pair, not with hard-triplet"):
+        build(make("local", labels="places", loss="hard-triplet"))
+    for data, share in (("photos", 0.5), ("scenes", 0.5), ("both", 1.5), ("both", -0.5)):
+        with pytest.raises(
+            InputError, match=f"scene_share is {share}: from 0 to 1, and with both photos and"
+        ):
+            build(make("local", data, scene_share=share))
     with pytest.raises(InputError, match="device is cuda, and PyTorch finds no GPU"):
         train(make("local", device="cuda"), Path("unused"), Cache(Path("unused")))

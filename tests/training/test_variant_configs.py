@@ -81,6 +81,7 @@ SLOW: list[Row] = [
     ("context", "regional+cn", "none", "xy", "learned"),
     ("context", "none", "pointnet", "xy+raw", "learned"),
     ("context", "none", "cn-pre", "xy+matchability", "concat"),
+    ("context", "none", "cn-pre", "xy+raw+matchability", "sum"),
 ]
 
 

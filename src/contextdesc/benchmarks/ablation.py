@@ -246,10 +246,11 @@ def report(
         "ablation",
         f"Recall in percent on {' and '.join(f'{n} pairs of {kind}' for kind, n in counts.items())} held out "
         f"from training, after {numbers['minutes']:g} minutes of training a variant, with 95 % bootstrap "
-        "intervals over pairs; differences are paired. The share of keypoints with a partner whose nearest "
-        f"neighbour lies within 2.5 pixels of it. Context terms are trained on frozen {base}, losses and "
-        "central-surround on a local network from nothing. The paper's numbers are recall on HPatches "
-        "sequences with GeoDesc as its base, and trained far longer: compare differences, not values.",
+        "intervals over pairs; differences are paired. The share of keypoints with any of the other image "
+        "within 2.5 pixels of their place there whose nearest neighbour is such a one. Context terms are "
+        f"trained on frozen {base}, losses and central-surround on a local network from nothing. The "
+        "paper's numbers are recall on HPatches sequences with GeoDesc as its base, and trained far longer: "
+        "compare differences, not values.",
         numbers,
         tables(numbers),
         plots(numbers),

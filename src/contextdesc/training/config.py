@@ -12,7 +12,7 @@ from contextdesc.training.landmarks import LandmarkConfig
 from contextdesc.training.losses import LossName
 from contextdesc.training.networks import LocalConfig
 from contextdesc.training.regional import RegionalConfig
-from contextdesc.training.variants import AggregationVariant, GeometricVariant, VisualVariant
+from contextdesc.training.variants import AggregationVariant, GeometricVariant, VisualVariant, reads
 
 Stage = Literal["local", "context", "end-to-end", "joint", "regional"]
 
@@ -45,6 +45,7 @@ class StageConfig:
     clip: float = 1.0  # largest norm of the gradient
     accumulate: int = 1  # batches per step, whose gradients are averaged
     pairs_per_step: int = 2  # image pairs of a batch
+    scene_share: float | None = None  # of pairs of scenes in a batch; None: as of all pairs
     keypoints: int = 256  # per image and batch
     sampling: Literal["matchable", "random"] = "matchable"  # first (release), or as they come (paper)
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -96,8 +97,17 @@ class StageConfig:
                     "visual strategy central-surround has raw descriptors of another size than the "
                     "geometric term: set the aggregation's kind to concat"
                 )
-            if self.has_geometric and self.geometric.inputs == "xy+raw":
-                raise InputError("visual strategy central-surround does not go with geometric inputs xy+raw")
+            if self.has_geometric and reads(self.geometric.inputs, "raw"):
+                raise InputError(
+                    "visual strategy central-surround does not go with geometric inputs "
+                    f"{self.geometric.inputs}"
+                )
+        if self.scene_share is not None and not (
+            0 <= self.scene_share <= 1 and self.photos is not None and self.scenes is not None
+        ):
+            raise InputError(
+                f"scene_share is {self.scene_share:g}: from 0 to 1, and with both photos and scenes"
+            )
         if self.labels == "places" and self.loss != "n-pair":
             raise InputError(f"labels places go with the loss n-pair, not with {self.loss}")
         both = self.photos is not None and self.scenes is not None

@@ -159,6 +159,11 @@ class _GeometricRaw(_Part):
         return _rows(self.network(xy[None], None, raw[None]))
 
 
+class _GeometricRawScore(_Part):
+    def forward(self, xy: Tensor, score: Tensor, raw: Tensor) -> Tensor:
+        return _rows(self.network(xy[None], score[None], raw[None]))
+
+
 class _Visual(_Part):
     def forward(self, grid: Tensor, xy: Tensor, raw: Tensor) -> Tensor:
         return _rows(self.network(grid[None], xy[None], raw[None]))
@@ -193,7 +198,12 @@ def _rows(output: Tensor) -> Tensor:
     return output.squeeze(0).transpose(0, 1)  # (1, C, N) -> (N, C)
 
 
-_GEOMETRIC = {"xy": _GeometricXy, "xy+matchability": _GeometricScore, "xy+raw": _GeometricRaw}
+_GEOMETRIC = {
+    "xy": _GeometricXy,
+    "xy+matchability": _GeometricScore,
+    "xy+raw": _GeometricRaw,
+    "xy+raw+matchability": _GeometricRawScore,
+}
 _AGGREGATION = {
     ("visual", "geometric"): _AggregationOfTwo,
     ("visual",): _AggregationOfVisual,

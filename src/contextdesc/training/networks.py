@@ -204,8 +204,8 @@ class VisualContext(nn.Module):
             self.fusion = nn.Sequential(*kept)
             if not config.gate:
                 _zero(self.fusion[-1])
-            if config.start > 0:
-                self._start_from(config.start, regional)
+        if config.start > 0:
+            self._start_from(config.start, regional)
         self.gate = Gate() if config.gate else nn.Identity()
 
     def _start_from(self, norm: float, regional: int) -> None:
@@ -217,8 +217,8 @@ class VisualContext(nn.Module):
         last = self.fusion[-1]
         if len(self.fusion) > 1 or regional > DESCRIPTOR:
             raise InputError(
-                f"start is {norm:g}: it needs one linear layer of fusion and at most {DESCRIPTOR} regional "
-                f"values, not {len(self.config.fusion_widths)} layers and {regional} values"
+                f"start is {norm:g}: it needs final_relu = false, one layer of fusion and at most "
+                f"{DESCRIPTOR} regional values, not {len(self.config.fusion_widths)} layers and {regional}"
             )
         rotation = torch.zeros(DESCRIPTOR, regional, 1)
         nn.init.orthogonal_(rotation[..., 0], norm)

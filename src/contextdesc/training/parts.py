@@ -28,6 +28,7 @@ from contextdesc.training.variants import (
     build_geometric,
     build_local,
     build_visual,
+    reads,
     start_terms,
 )
 
@@ -85,7 +86,7 @@ def build_parts(config: StageConfig, base_has_score: bool = False, channels: int
         parts.visual = build_visual(replace(config.visual, encoder=encoder))
     if config.has_geometric:
         parts.geometric = build_geometric(config.geometric)
-        reads_score = config.geometric.inputs == "xy+matchability"
+        reads_score = reads(config.geometric.inputs, "matchability")
         if reads_score and parts.local is None and not base_has_score:
             parts.matchability = Matchability(DESCRIPTOR)
     parts.aggregation = Aggregation(config.aggregation, len(parts.terms))

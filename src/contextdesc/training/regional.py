@@ -5,7 +5,7 @@ default: small enough for a CPU. ResNet-50 (He et al., 2016) is the paper's and 
 names, so that weights in that layout load unchanged.
 
 Both take (B, 3, H, W) RGB in 0 to 255 with sides that are multiples of 32, and return (B, C, H/s, W/s) with
-their stride s: 32, or 16 for an EfficientNet whose finer levels are stacked.
+their stride s: 32, or 8 or 16 for an EfficientNet whose levels are resampled to it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class EfficientNetLite0(nn.Module):
             raise InputError(f"levels is {list(levels)}: choose from {sorted(_LITE0_LEVELS)}")
         if stride not in _LITE0_LEVELS:
             raise InputError(f"stride is {stride}: one of {sorted(_LITE0_LEVELS)}")
-        self.levels, self.stride = tuple(sorted(levels)), stride
+        self.levels, self.stride = tuple(sorted(set(levels))), stride
         self.shape = {"head": head, "levels": self.levels, "stride": stride}  # as in `RegionalConfig`
         self.stem = _conv_bn(3, 32, 3, stride=2)
         blocks: list[nn.Module] = []
@@ -131,10 +131,14 @@ def _blocks_of(level: int) -> int:
     return sum(stage[4] for stage in _LITE0_STAGES[: _LITE0_LEVELS[level]])
 
 
-def _leave_out_unused(network: nn.Module, weights: dict[str, Tensor], *_: object) -> None:
+def _leave_out_unused(
+    network: EfficientNetLite0, weights: dict[str, Tensor], prefix: str, *_: object
+) -> None:
     """Weights of a whole network load into one that ends early: what comes after is left out."""
-    own = network.state_dict().keys()
-    for key in [key for key in weights if key not in own and key.startswith(("blocks.", "head."))]:
+    after = tuple(f"{prefix}blocks.{i}." for i in range(len(network.blocks), _blocks_of(STRIDE)))
+    if isinstance(network.head, nn.Identity):
+        after += (f"{prefix}head.",)
+    for key in [key for key in weights if key.startswith(after)]:
         del weights[key]
 
 

@@ -183,7 +183,7 @@ class PairStage(nn.Module):
 
     def _draw(self, step: int, part: int, of: int) -> tuple[Batch, list[np.random.Generator]]:
         config, pairs = self.config, self.config.pairs_per_step
-        drawn = np.random.default_rng([config.seed, step]).integers(len(self.examples), size=pairs * of)
+        drawn = self.examples.draw(np.random.default_rng([config.seed, step]), pairs * of, config.scene_share)
         examples, rows, rngs = [], [], []
         for number in range(part * pairs, (part + 1) * pairs):
             rng = np.random.default_rng([config.seed, step, number])

@@ -28,7 +28,8 @@ from contextdesc.training.networks import (
     aggregate,
 )
 
-Inputs = Literal["xy", "xy+raw", "xy+matchability"]
+# Beside the layout: nothing, raw descriptors, matchability (the paper's choice), or both
+Inputs = Literal["xy", "xy+raw", "xy+matchability", "xy+raw+matchability"]
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class ContextNormContext(GeometricContext):
         config = config or GeometricVariant()
         super().__init__(GeometricConfig(config.width, config.units, config.gate))
         self.variant = config
-        if config.inputs != "xy+matchability":
+        if not reads(config.inputs, "matchability"):
             del self.squash
         self.first = nn.Conv1d(_channels(config.inputs), config.width, 1)
         if config.encoder == "cn-post":
@@ -202,7 +203,7 @@ class PointNetContext(nn.Module):
     def __init__(self, config: GeometricVariant | None = None) -> None:
         super().__init__()
         self.variant = config = config or GeometricVariant("pointnet")
-        if config.inputs == "xy+matchability":
+        if reads(config.inputs, "matchability"):
             self.squash = nn.Conv1d(1, 1, 1)
             nn.init.ones_(self.squash.weight)
             nn.init.zeros_(self.squash.bias)  # type: ignore[arg-type]  # it has a bias
@@ -260,7 +261,12 @@ class Aggregation(nn.Module):
 
 
 def _channels(inputs: Inputs) -> int:
-    return 2 + {"xy": 0, "xy+raw": DESCRIPTOR, "xy+matchability": 1}[inputs]
+    return 2 + DESCRIPTOR * reads(inputs, "raw") + reads(inputs, "matchability")
+
+
+def reads(inputs: Inputs, what: Literal["raw", "matchability"]) -> bool:
+    """Whether a geometric encoder with these inputs reads raw descriptors, or matchability."""
+    return what in inputs.split("+")
 
 
 def _points(
@@ -271,13 +277,13 @@ def _points(
     raw: Tensor | None,
 ) -> Tensor:
     """What an encoder reads of each keypoint, (B, C, N), in the order of `GeometricContext`."""
-    points = xy.transpose(1, 2)
-    if inputs == "xy":
-        return points
-    if inputs == "xy+matchability":
+    points = [xy.transpose(1, 2)]
+    if reads(inputs, "matchability"):
         if score is None:
-            raise InputError("a geometric encoder with inputs xy+matchability wants the scores too")
-        return torch.cat([torch.tanh(encoder.squash(score.unsqueeze(1))), points], 1)
-    if raw is None:
-        raise InputError("a geometric encoder with inputs xy+raw wants the raw descriptors too")
-    return torch.cat([raw.transpose(1, 2), points], 1)
+            raise InputError(f"a geometric encoder with inputs {inputs} wants the scores too")
+        points.insert(0, torch.tanh(encoder.squash(score.unsqueeze(1))))
+    if reads(inputs, "raw"):
+        if raw is None:
+            raise InputError(f"a geometric encoder with inputs {inputs} wants the raw descriptors too")
+        points.insert(0, raw.transpose(1, 2))
+    return torch.cat(points, 1)

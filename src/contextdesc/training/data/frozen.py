@@ -92,7 +92,7 @@ class Examples:
 
 
 class Mixture:
-    """Several sets of examples as one; each example is as likely as any other."""
+    """Several sets of examples as one."""
 
     def __init__(self, parts: list[Examples]) -> None:
         self.parts = parts
@@ -104,6 +104,16 @@ class Mixture:
     def __getitem__(self, index: int) -> Example:
         which = int(np.searchsorted(self._starts, index, side="right")) - 1
         return self.parts[which][index - int(self._starts[which])]
+
+    def draw(
+        self, rng: np.random.Generator, count: int, last_share: float | None = None
+    ) -> NDArray[np.int64]:
+        """Indices of examples, each as likely as any other, or the last set's with a given share."""
+        if last_share is None or len(self.parts) == 1:
+            return rng.integers(len(self), size=count)
+        last = int(self._starts[-2])
+        others = rng.integers(last, size=count)
+        return np.where(rng.random(count) < last_share, rng.integers(last, len(self), size=count), others)
 
 
 def freeze(
