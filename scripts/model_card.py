@@ -47,6 +47,7 @@ def main(name: str) -> None:
         "```sh\n" + "\n".join(card["commands"]) + "\n```",
         f"Seeds are in the configs. {card['hardware']} {card.get('schedule', '')}".strip(),
         *_stages(name, card["stages"]),
+        card["regional"],
         "## Evaluation",
         *_heinly(name),
         *_terms(name),

@@ -16,17 +16,14 @@ train() { # CONFIG NAME OPTIONS...
 checkpoint() { echo "$runs/$1/checkpoint.safetensors"; }
 scenes=(--scenes "$data/scenes")
 
-train regional/1-landmarks.toml regional "${scenes[@]}"
-
-train sift-context/1-context.toml sift-context "${scenes[@]}" --regional "$(checkpoint regional)"
+train sift-context/1-context.toml sift-context "${scenes[@]}"
 contextdesc export "$(checkpoint sift-context)" --ratio-scenes "$data/scenes" \
     --card configs/data.json --card configs/sift-context/card.json -o src/contextdesc/weights/sift-context
 
 train contextdesc/1-local.toml 1-local
 train contextdesc/2-local.toml 2-local "${scenes[@]}" --init "$(checkpoint 1-local)"
 contextdesc export "$(checkpoint 2-local)" -o "$runs/local-model"
-train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-model" \
-    --regional "$(checkpoint regional)"
+train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-model"
 contextdesc export "$(checkpoint 3-context)" --base "$runs/local-model" --ratio-scenes "$data/scenes" \
     --card configs/data.json --card configs/contextdesc/card.json -o src/contextdesc/weights/contextdesc
 contextdesc quantise contextdesc --photos "$data/photos" "${scenes[@]}" --cache "$runs/cache"

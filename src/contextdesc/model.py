@@ -190,7 +190,7 @@ class ContextDesc:
     def raw(
         self, image: Source, keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
-        """The base's descriptors (N, 128), not normalised, and matchability scores (N,), for `augment`."""
+        """The base's descriptors (N, 128), of any length, and matchability scores (N,), for `augment`."""
         picture = read(image, self.max_side, self.max_pixels)
         return self._raw(picture, as_keypoints(keypoints).scaled(np.reciprocal(picture.scale)))
 
