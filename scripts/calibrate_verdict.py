@@ -46,7 +46,8 @@ def main() -> None:
             prepared = vp.prepare(
                 load(name), options.data, options.cache or Path(temporary), size, quiet=False
             )
-            evidence = collected[name] = vp.collect(prepared, quiet=False)
+            pairs = [vp.collect(prepared, quiet=False), vp.by_chance()]
+            evidence = collected[name] = v.Evidence.joined(pairs)
             fits = {geometry: v.cross_validated(evidence, geometry) for geometry in v.GEOMETRIES}
             stored[name] = _entry(prepared.model.checksum, fits)
             _write_calibrations(stored)

@@ -27,8 +27,8 @@ RIDGE = 3.0  # penalty of standardised coefficients, in pairs
 # Share of the pairs of different things; those of the same thing weigh alike by scene. Mirror images are
 # reported, but not fitted: that of a symmetric building is the building, as far as matches can tell. Two
 # halves of a facade are fitted, but no threshold would keep them to a stated rate.
-HALVES = "two halves"
-SHARES = {"two scenes": 0.7, "two scenes, most matches": 0.2, HALVES: 0.1, "mirrored": 0.0}
+HALVES, CHANCE = "two halves", "random matches"
+SHARES = {"two scenes": 0.5, "two scenes, most matches": 0.2, CHANCE: 0.2, HALVES: 0.1, "mirrored": 0.0}
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import cv2
 import numpy as np
 
-from contextdesc.benchmarks.verdict import GEOMETRIES, HALVES, Evidence
+from contextdesc.benchmarks.verdict import CHANCE, GEOMETRIES, HALVES, Evidence
 from contextdesc.errors import InputError
+from contextdesc.features import Features
 from contextdesc.formats.atomic import replacing
 from contextdesc.geometry import Geometry, Verification, intrinsics, verify
 from contextdesc.image import Image, find_images, read
 from contextdesc.keypoints import Keypoints
-from contextdesc.matching import match_descriptors
+from contextdesc.matching import Matches, match_descriptors
 from contextdesc.model import ContextDesc
 from contextdesc.progress import progress
 from contextdesc.rotation import TURNS, Base, Matched, Turn, match_rotated, turned_image, turned_keypoints
@@ -43,6 +44,7 @@ BUDGETS = {"whole": 2048, "changed": 1024, "mirrored": 1024, "left": 512, "right
 FEW = (128, 1024)  # keypoints, log-uniform: of pairs with few
 GUESSED_FOCAL = 1.2  # over the longer side, where the camera is not known
 GROUPS = 4  # of photographs, each held out together in cross-validation
+_CHANCE_SIZE, _CHANCE_KEYPOINTS = (640, 480), (50, 2048)  # of images with random keypoints
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,41 @@ def collect(prepared: Prepared, quiet: bool = True) -> Evidence:
         np.array([pair.kind for pair in plans]),
         np.array([[views[pair.first].group, views[pair.second].group] for pair in plans]),
     )
+
+
+def by_chance(pairs: int = 120, seed: int = 0) -> Evidence:
+    """Pairs of no images at all: keypoints and matches at random, which no fit may take for a scene."""
+    rng = np.random.default_rng(seed)
+    features: dict[str, list[NDArray[np.float64]]] = {geometry: [] for geometry in GEOMETRIES}
+    inliers: dict[str, list[int]] = {geometry: [] for geometry in GEOMETRIES}
+    camera = intrinsics(_CHANCE_SIZE, GUESSED_FOCAL * max(_CHANCE_SIZE))
+    for _ in range(pairs):
+        count = int(np.exp(rng.uniform(*np.log(_CHANCE_KEYPOINTS))))
+        rows = np.arange(int(np.exp(rng.uniform(np.log(MIN_KEYPOINTS), np.log(count)))))
+        first, second = (_random_features(rng, count) for _ in range(2))
+        matches = Matches(np.column_stack([rows, rows]), np.ones(len(rows), np.float32))
+        for geometry in GEOMETRIES:
+            result = verify(first, second, matches, geometry, intrinsics=(camera, camera))
+            features[geometry].append(_measured(result))
+            inliers[geometry].append(result.inlier_count)
+    groups = [[f"{CHANCE} {number % GROUPS}"] * 2 for number in range(pairs)]
+    return Evidence(
+        {geometry: np.array(found) for geometry, found in features.items()},
+        {geometry: np.array(counts) for geometry, counts in inliers.items()},
+        np.zeros(pairs, np.bool_),
+        np.full(pairs, CHANCE),
+        np.array(groups),
+    )
+
+
+def _random_features(rng: np.random.Generator, count: int) -> Features:
+    keypoints = Keypoints(
+        rng.uniform((0, 0), _CHANCE_SIZE, (count, 2)).astype(np.float32),
+        (2 ** rng.uniform(1, 4, count)).astype(np.float32),
+        rng.uniform(0, 360, count).astype(np.float32),
+        np.ones(count, np.float32),
+    )
+    return Features(keypoints, np.zeros((count, 128), np.float32), _CHANCE_SIZE, CHANCE, "")
 
 
 def turning(prepared: Prepared, pairs: int = 24) -> list[dict[str, float]]:
