@@ -12,10 +12,12 @@ from contextdesc.benchmarks import verdict as v
 from contextdesc.benchmarks import verdict_pairs as vp
 from contextdesc.detection import Detector, detect
 from contextdesc.errors import InputError
+from contextdesc.geometry import Geometry
 from contextdesc.image import Image, find_images
 from contextdesc.model import ContextDesc, load
-from contextdesc.modelfile import read_spec, write_spec
+from contextdesc.modelfile import packaged_models, read_spec, resolve, write_spec
 from contextdesc.training.data.scenes import Scene
+from contextdesc.verdict import calibration_of
 
 NO_TRACKS = np.zeros((0, 2), np.float32), np.zeros(0, np.int32)
 
@@ -245,3 +247,11 @@ def test_pairs_of_held_out_images_are_collected_and_fitted(
 def test_what_was_trained_on_is_refused(rootsift_model: Path, data_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lacks anything that rootsift was not trained on"):
         vp.prepare(load(rootsift_model), data_folder, tmp_path, SMALL)
+
+
+@pytest.mark.parametrize("geometry", v.GEOMETRIES)
+def test_no_packaged_verdict_takes_random_matches_for_a_scene(geometry: Geometry) -> None:
+    features = vp.by_chance(40, seed=1).features[geometry]  # another draw than the one that was fitted
+    for name in packaged_models():
+        found = calibration_of(name, read_spec(resolve(name))[1], geometry)
+        assert found.probability(features).max() < found.same_from
