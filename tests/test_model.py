@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -12,6 +14,9 @@ from contextdesc.errors import InputError
 from contextdesc.image import Image
 from contextdesc.keypoints import Keypoints
 from contextdesc.model import load, regional_image, unit_coordinates
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LOOSE = {"atol": 2e-5, "rtol": 0}  # other batches, other rounding
 
@@ -31,6 +36,28 @@ def test_features_are_complete(small_model: Path, photo: Image) -> None:
 def test_same_input_same_bits(small_model: Path, photo: Image) -> None:
     first, second = (load(small_model).extract(photo) for _ in range(2))
     np.testing.assert_array_equal(first.descriptors, second.descriptors)
+
+
+def test_the_regional_network_runs_beside_detection(
+    small_model: Path, photo: Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is a core for both; with one thread, after it, to the same end."""
+    model, alone = (load(small_model, detector=Detector(100), threads=threads) for threads in (2, 1))
+    begun = Event()
+    regional = model.regional
+
+    def detect_once_the_other_runs(*arguments: Any) -> Keypoints:
+        assert begun.wait(60)
+        return detect(*arguments)
+
+    def announced(image: Image) -> NDArray[np.float32]:
+        begun.set()
+        return regional(image)
+
+    expected = alone.extract(photo).descriptors
+    monkeypatch.setattr(model, "regional", announced)
+    monkeypatch.setattr("contextdesc.model.detect", detect_once_the_other_runs)
+    np.testing.assert_allclose(model.extract(photo).descriptors, expected, **LOOSE)
 
 
 def test_permuting_keypoints_permutes_descriptors(small_model: Path, photo: Image) -> None:

@@ -8,8 +8,10 @@ Which context terms are in the sum is the caller's choice; no term needs another
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -123,11 +125,12 @@ class ContextDesc:
         picture = read(image, self.max_side, self.max_pixels)
         allowed = None if mask is None else self._mask(mask, picture)
         rootsifts = None
-        if self.spec.base == "rootsift":
-            keypoints, rootsifts = detect_rootsift(picture.gray, self.detector, allowed)
-        else:
-            keypoints = detect(picture.gray, self.detector, allowed)
-        return self._features(picture, keypoints, keypoints.scaled(picture.scale), rootsifts)
+        with self._regional_beside(picture) as regional:
+            if self.spec.base == "rootsift":
+                keypoints, rootsifts = detect_rootsift(picture.gray, self.detector, allowed)
+            else:
+                keypoints = detect(picture.gray, self.detector, allowed)
+        return self._features(picture, keypoints, keypoints.scaled(picture.scale), regional, rootsifts)
 
     def describe(self, image: Source, keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint]) -> Features:
         """Describe given keypoints of an image, in their order.
@@ -138,7 +141,8 @@ class ContextDesc:
         """
         picture = read(image, self.max_side, self.max_pixels)
         given = as_keypoints(keypoints)
-        return self._features(picture, given.scaled(np.reciprocal(picture.scale)), given)
+        regional = partial(self.regional, picture)
+        return self._features(picture, given.scaled(np.reciprocal(picture.scale)), given, regional)
 
     def augment(
         self,
@@ -240,16 +244,26 @@ class ContextDesc:
         picture: Image,
         local: Keypoints,
         original: Keypoints,
+        regional: Callable[[], NDArray[np.float32]],
         rootsifts: NDArray[np.float32] | None = None,
     ) -> Features:
         raw, score = self._raw(picture, local, rootsifts)
-        regional = self.regional(picture) if "visual" in self.terms and len(local) else None
-        descriptors = self._augment(raw, score, unit_coordinates(local, picture.size), regional)
+        grid = regional() if "visual" in self.terms and len(local) else None
+        descriptors = self._augment(raw, score, unit_coordinates(local, picture.size), grid)
         matchability = None if score is None else np.tanh(score)
         return Features(
             original, descriptors, picture.original_size, self.spec.name, self.checksum, self.context,
             self.spec.ratio, matchability,
         )  # fmt: skip
+
+    @contextmanager
+    def _regional_beside(self, picture: Image) -> Iterator[Callable[[], NDArray[np.float32]]]:
+        """The grid of regional features, computed while the caller detects if there are cores for both."""
+        if "visual" not in self.terms or (self._threads or available_cores()) == 1:
+            yield partial(self.regional, picture)
+            return
+        with ThreadPoolExecutor(1) as beside:
+            yield beside.submit(self.regional, picture).result
 
     def _raw(
         self, picture: Image, keypoints: Keypoints, rootsifts: NDArray[np.float32] | None = None
