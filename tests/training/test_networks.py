@@ -132,47 +132,39 @@ def test_every_visual_variant(config: VisualConfig) -> None:
         assert (out < 0).any()
 
 
-# A term that is its regional feature, rotated: what the encoder reads shows in it.
-READ = VisualConfig(16, (), fusion_widths=(128,), interpolation="bilinear", final_relu=False, start=0.5)
-
-
-def read_features(config: VisualConfig, grid: Tensor, xy: Tensor) -> Tensor:
-    """Regional features of the config at keypoints, without the encoder: (B, 16, N)."""
-    points = ContextNorm()(grid) if config.grid_context_norm else grid
-    feature = interpolate(points, xy, config.interpolation)
-    return feature / feature.norm(dim=1, keepdim=True) if config.unit else feature
+# No layers of its own before the fusion: what it reads are the features of the grid.
+READ = VisualConfig(16, (), fusion_widths=(128,), interpolation="bilinear", final_relu=False)
 
 
 @pytest.mark.parametrize("options", [{}, {"unit": True}, {"grid_context_norm": False}], ids=str)
-def test_a_started_term_is_as_alike_as_its_features(options: dict[str, bool]) -> None:
+def test_the_fusion_reads_regional_features_beside_raw(options: dict[str, bool]) -> None:
     config = replace(READ, **options)  # type: ignore[arg-type]
-    grid, xy, raw = torch.randn(2, 16, 5, 7) + 1, torch.rand(2, 20, 2) * 2 - 1, torch.randn(2, 20, 128)
     network = VisualContext(config)
-    with torch.no_grad():
-        term = network(grid, xy, raw)
-        feature = read_features(config, grid, xy)
-        torch.testing.assert_close(
-            term.transpose(1, 2) @ term, 0.25 * feature.transpose(1, 2) @ feature, atol=1e-4, rtol=1e-4
-        )
-        assert (feature.norm(dim=1).std() < 1e-5) == config.unit
-        assert term[:, :16].abs().max() < 0.99 * term.abs().max()  # turned, not copied
-        torch.testing.assert_close(network(grid, xy, torch.zeros_like(raw)), term)  # raw is added, not read
-        torch.testing.assert_close(network(list(grid), xy, raw), term, atol=1e-5, rtol=1e-5)
+    grid, xy, raw = torch.randn(2, 16, 5, 7) + 1, torch.rand(2, 20, 2) * 2 - 1, torch.randn(2, 20, 128)
+    feature = interpolate(ContextNorm()(grid) if config.grid_context_norm else grid, xy, "bilinear")
+    if config.unit:
+        feature = feature / feature.norm(dim=1, keepdim=True)
+    inputs = network.inputs(grid, xy, raw)
+    torch.testing.assert_close(inputs, torch.cat([feature, raw.transpose(1, 2)], 1))
+    torch.testing.assert_close(network.inputs(list(grid), xy, raw), inputs, atol=1e-5, rtol=1e-5)
+    trained(network)
+    torch.testing.assert_close(network(grid, xy, raw), network.fusion(inputs))
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"fusion_widths": (64, 128)}, "2 layers and 16"),
-        ({"regional_channels": 129}, "1 layers and 129"),
-        ({"grid_widths": (256,)}, "1 layers and 256"),
-        ({"final_relu": True}, "1 layers and 16"),
+        ({"fusion_widths": (64, 128)}, "false and 2"),
+        ({"fusion_widths": (64, 128), "final_relu": True}, "true and 2"),
+        ({"final_relu": True}, "true and 1"),
     ],
     ids=str,
 )
 def test_a_start_needs_one_linear_layer(change: dict[str, object], told: str) -> None:
-    with pytest.raises(InputError, match=f"start is 0.5: it needs final_relu = false, .*not {told}"):
-        VisualContext(replace(READ, **change))  # type: ignore[arg-type]
+    config = replace(READ, start=0.5)
+    with pytest.raises(InputError, match=f"^start is 0.5: it needs final_relu = false and .*, not {told}$"):
+        VisualContext(replace(config, **change))  # type: ignore[arg-type]
+    VisualContext(replace(config, regional_channels=300, fusion_context_norm=True))  # which it drops
 
 
 def by_loops(grid: Tensor, xy: Tensor, mode: str) -> Tensor:

@@ -23,7 +23,7 @@ from contextdesc.training.data.scenes import Scene
 from contextdesc.training.export import export_model
 from contextdesc.training.landmarks import LandmarkConfig
 from contextdesc.training.loop import _optimiser, train
-from contextdesc.training.networks import Gate
+from contextdesc.training.networks import Gate, VisualConfig
 from contextdesc.training.regional import RegionalConfig
 from contextdesc.training.setup import build_stage
 from contextdesc.training.stages import Batch, PairStage, _accuracy, _drawn_rows, turned, warp_unit_square
@@ -362,6 +362,34 @@ def test_weight_decay_leaves_the_temperature_alone(
         shrinks = decays or name not in temperatures
         expected = before[name] * (1 - 0.5 * config.learning_rate if shrinks else 1)
         torch.testing.assert_close(value.detach(), expected)
+
+
+def test_a_fitted_start_is_of_fresh_terms_alone(
+    make: Make, cache_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = VisualConfig(
+        grid_widths=(), fusion_widths=(128,), interpolation="bilinear", final_relu=False, start=0.5
+    )
+    config = make("context", base="rootsift", visual=VisualVariant(encoder=encoder), steps=1)
+    monkeypatch.setattr("contextdesc.training.start.PAIRS", 20)
+    told: list[str] = []
+
+    def weight(**options: object) -> torch.Tensor:
+        told.clear()
+        stage = build_stage(replace(config, **options), Cache(cache_folder), 1, told.append)  # type: ignore[arg-type]
+        return stage.parts.visual.fusion[0].weight  # type: ignore[union-attr,index]
+
+    fresh = weight()
+    assert fresh.norm() > 0.1
+    assert "visual term: fitted to training pairs" in told
+    checkpoint = train(config, tmp_path / "both", Cache(cache_folder), log=quiet)
+    moved = networks(checkpoint)["visual.fusion.0.weight"]
+    assert 0 < (moved - fresh).norm() < 0.5 * fresh.norm()
+    assert torch.equal(weight(init=(str(checkpoint),)), moved)
+    assert not any("fitted" in line for line in told)
+    blind = replace(config, visual=VisualVariant("none"))
+    checkpoint = train(blind, tmp_path / "geometric", Cache(cache_folder), log=quiet)
+    assert torch.equal(weight(init=(str(checkpoint),)), fresh)  # it gives other parts
 
 
 def test_held_out_recall_names_the_terms(make: Make, build: Build) -> None:

@@ -102,6 +102,14 @@ class StageConfig:
                     "visual strategy central-surround does not go with geometric inputs "
                     f"{self.geometric.inputs}"
                 )
+        start = self.visual.encoder.start
+        if start > 0 and not (self.stage == "context" and self.has_visual):
+            raise InputError(
+                f"start is {start:g} with stage {self.stage} and visual strategy {self.visual.strategy}: "
+                "set it to 0; it needs stage context and a strategy that reads the grid"
+            )
+        if start > 0 and self.aggregation.kind == "concat":
+            raise InputError(f"start is {start:g} with aggregation concat: set it to 0, or the kind to sum")
         if self.scene_share is not None and not (
             0 <= self.scene_share <= 1 and self.photos is not None and self.scenes is not None
         ):

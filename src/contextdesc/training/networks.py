@@ -53,7 +53,7 @@ class VisualConfig:
     interpolate: Literal["after", "before"] = "after"  # the grid MLP (release) or before it (paper)
     unit: bool = False  # L2-normalise what is read at a keypoint
     final_relu: bool = True  # False: the last layer is linear, and the term may be negative
-    start: float = 0.0  # linear last layer alone: norm of the term of a unit regional feature before training
+    start: float = 0.0  # weight of the regional feature beside raw, fitted (`start.py`); 0: from nothing
     gate: bool = False
 
 
@@ -204,31 +204,22 @@ class VisualContext(nn.Module):
             self.fusion = nn.Sequential(*kept)
             if not config.gate:
                 _zero(self.fusion[-1])
-        if config.start > 0:
-            self._start_from(config.start, regional)
+        if config.start > 0 and len(self.fusion) != 1:
+            raise InputError(
+                f"start is {config.start:g}: it needs final_relu = false and one layer of fusion, "
+                f"not {str(config.final_relu).lower()} and {len(config.fusion_widths)}"
+            )
         self.gate = Gate() if config.gate else nn.Identity()
 
-    def _start_from(self, norm: float, regional: int) -> None:
-        """Start as the raw descriptor plus a random rotation of the regional feature, scaled by `norm`.
-
-        Features of one place look alike without any training, and a rotation keeps how alike they are; a
-        start at 0 has to find this among the many that suit the training pairs alone.
-        """
-        last = self.fusion[-1]
-        if len(self.fusion) > 1 or regional > DESCRIPTOR:
-            raise InputError(
-                f"start is {norm:g}: it needs final_relu = false, one layer of fusion and at most "
-                f"{DESCRIPTOR} regional values, not {len(self.config.fusion_widths)} layers and {regional}"
-            )
-        rotation = torch.zeros(DESCRIPTOR, regional, 1)
-        nn.init.orthogonal_(rotation[..., 0], norm)
-        last.weight.data[:, :regional] = rotation  # type: ignore[operator]
-
     def forward(self, grid: Tensor | Sequence[Tensor], xy: Tensor, raw: Tensor) -> Tensor:
+        return self.gate(self.fusion(self.inputs(grid, xy, raw)))
+
+    def inputs(self, grid: Tensor | Sequence[Tensor], xy: Tensor, raw: Tensor) -> Tensor:
+        """What the fusion layers read: the regional feature, then the raw descriptor, (B, C + 128, N)."""
         regional = self._regional(grid, xy) if isinstance(grid, Tensor) else self._regional_of_each(grid, xy)
         if self.config.unit:
             regional = F.normalize(regional, dim=1)
-        return self.gate(self.fusion(torch.cat([regional, raw.transpose(1, 2)], 1)))
+        return torch.cat([regional, raw.transpose(1, 2)], 1)
 
     def _regional(self, grid: Tensor, xy: Tensor) -> Tensor:
         if self.config.interpolate == "before":

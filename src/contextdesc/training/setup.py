@@ -21,6 +21,7 @@ from contextdesc.training.landmarks import LandmarkData, LandmarkTask
 from contextdesc.training.networks import DESCRIPTOR
 from contextdesc.training.parts import Parts, build_parts, load_parts
 from contextdesc.training.stages import PairStage, RegionalStage
+from contextdesc.training.start import fit_visual
 
 Say = Callable[[str], None]
 
@@ -80,13 +81,18 @@ def _pair_stage(config: StageConfig, cache: Cache, workers: int, say: Say) -> Pa
     )
     if config.stage == "joint":
         parts.regional = load_regional(config.regional)
+    loaded: set[str] = set()
     for source in config.init:
-        load_parts(Path(source), parts)
+        loaded |= load_parts(Path(source), parts)
     landmarks = _landmarks(config, parts) if config.stage == "joint" else None
+    examples = Mixture([frozen(pairs) for pairs in train])
+    if parts.visual is not None and parts.visual.config.start > 0 and "visual" not in loaded:
+        fit_visual(parts.visual, examples, config)
+        say("visual term: fitted to training pairs")
     return PairStage(
         config,
         parts,
-        Mixture([frozen(pairs) for pairs in train]),
+        examples,
         {suffix: frozen(pairs) for suffix, pairs in held_out.items()},
         landmarks,
     )

@@ -147,13 +147,13 @@ class GlobalContext(VisualContext):
             channels = width
         self.grid_mlp = nn.Sequential(*layers)
 
-    def forward(self, grid: Tensor | Sequence[Tensor], xy: Tensor, raw: Tensor) -> Tensor:
+    def inputs(self, grid: Tensor | Sequence[Tensor], xy: Tensor, raw: Tensor) -> Tensor:
         largest = (
             grid.amax((2, 3)) if isinstance(grid, Tensor) else torch.stack([g.amax((1, 2)) for g in grid])
         )
         mac = F.normalize(largest, dim=1)  # (B, C)
         image = self.grid_mlp(mac.unsqueeze(2)).expand(-1, -1, xy.shape[1])
-        return self.gate(self.fusion(torch.cat([image, raw.transpose(1, 2)], 1)))
+        return torch.cat([image, raw.transpose(1, 2)], 1)
 
 
 class ContextNormContext(GeometricContext):
