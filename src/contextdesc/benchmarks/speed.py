@@ -83,7 +83,6 @@ PROTOCOL = Protocol(
     ),
 )
 FEW = 2048  # patches that slow rivals are timed on, where there are more
-_LONG = 3000  # milliseconds from which the first run of a round counts, cold as it is
 _SHORT, _MOST = 200, 9  # milliseconds that short work is repeated for in a round, and how often at most
 _PAUSE = 0.02  # seconds between pieces of work, in which threads that wait for more go to sleep
 # The second view: turned, and slightly smaller
@@ -108,13 +107,11 @@ class Work:
     best: bool = False
 
     def milliseconds(self) -> float:
-        """Time of one round: of its own first run, if that is long, else of those after it."""
+        """Time of one round."""
         time.sleep(_PAUSE)
         times = [timed(self.run)[1]]
-        if times[0] < _LONG:
-            times = [timed(self.run)[1]]
-            while sum(times) < _SHORT and len(times) < _MOST:
-                times.append(timed(self.run)[1])
+        while sum(times) < _SHORT and len(times) < _MOST:
+            times.append(timed(self.run)[1])
         return (min(times) if self.best else median(times)) / self.share
 
 
