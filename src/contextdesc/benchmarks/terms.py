@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PHOTO_PAIRS = PairConfig(
     keypoints=2048, draw="random", per_photo=3, seed=100, homography=HomographyConfig(still=0.25)
 )
-SCENE_PAIRS = ScenePairConfig(keypoints=2048, draw="random", per_scene=12, seed=100)
+SCENE_PAIRS = ScenePairConfig(keypoints=2048, draw="random", per_scene=30, seed=100)
 CONTEXTS: tuple[Context, ...] = ("none", "visual", "geometric", "both")
 # What a term adds: on, against off
 COMPARISONS = (
