@@ -106,8 +106,8 @@ def _terms(name: str) -> list[str]:
         ]
     return [
         "What each context term adds on held-out photographs and scenes, with the 95 % interval of a paired "
-        "bootstrap over image pairs. Settings were chosen on other draws of the same photographs and scenes, so "
-        "these gains are a little kind:",
+        "bootstrap over image pairs. Settings were chosen on other draws of the same photographs and scenes, "
+        "so these gains are a little kind:",
         _table(["pairs", "what", "mean", "95 % interval"], rows),
         f"Numbers: [{file.name}](../results/{file.name}), by `contextdesc benchmark terms --data DIR "
         f"--methods {name}`, where DIR has `photos/` and `scenes/`.",
