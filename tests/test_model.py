@@ -13,7 +13,7 @@ from contextdesc.detection import Detector, detect
 from contextdesc.errors import InputError
 from contextdesc.image import Image
 from contextdesc.keypoints import Keypoints
-from contextdesc.model import load, regional_image, unit_coordinates
+from contextdesc.model import directions, load, regional_image, unit_coordinates
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -204,6 +204,13 @@ def test_keypoints_in_every_form(small_model: Path, photo: Image) -> None:
 def test_coordinates_run_from_border_to_border() -> None:
     corners = Keypoints.from_array([[-0.5, -0.5], [9.5, 4.5], [4.5, 2]])
     np.testing.assert_allclose(unit_coordinates(corners, (10, 5)), [[-1, -1], [1, 1], [0, 0]])
+
+
+def test_directions_turn_clockwise_on_screen_as_angles_do() -> None:
+    keypoints = Keypoints.from_array([[0, 0, 5, angle] for angle in (0, 90, 180, 270)])
+    expected = [[1, 0], [0, 1], [-1, 0], [0, -1]]  # y points down
+    np.testing.assert_allclose(directions(keypoints), expected, atol=1e-6)
+    assert directions(Keypoints.empty()).shape == (0, 2)
 
 
 @pytest.mark.parametrize(

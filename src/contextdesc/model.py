@@ -189,7 +189,7 @@ class ContextDesc:
                     "the visual term needs image= or regional=; or load with context 'geometric'"
                 )
             regional = self.regional(image)
-        return self._augment(raw, matchability, unit_coordinates(given, size), regional)
+        return self._augment(raw, matchability, given, size, regional)
 
     def raw(
         self, image: Source, keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint]
@@ -249,7 +249,7 @@ class ContextDesc:
     ) -> Features:
         raw, score = self._raw(picture, local, rootsifts)
         grid = regional() if "visual" in self.terms and len(local) else None
-        descriptors = self._augment(raw, score, unit_coordinates(local, picture.size), grid)
+        descriptors = self._augment(raw, score, local, picture.size, grid)
         matchability = None if score is None else np.tanh(score)
         return Features(
             original, descriptors, picture.original_size, self.spec.name, self.checksum, self.context,
@@ -299,11 +299,13 @@ class ContextDesc:
         self,
         raw: NDArray[np.float32],
         score: NDArray[np.float32] | None,
-        xy: NDArray[np.float32],
+        keypoints: Keypoints,
+        size: tuple[int, int],
         regional: NDArray[np.float32] | None,
     ) -> NDArray[np.float32]:
         if not len(raw):
             return np.zeros((0, self.spec.descriptor_size), np.float32)
+        xy = unit_coordinates(keypoints, size)
         terms = {}
         if "visual" in self.terms:
             grid = np.asarray(regional, np.float32)
@@ -313,7 +315,7 @@ class ContextDesc:
                 )
             terms["visual"] = self._engine(modelfile.VISUAL).run_named(grid=grid, xy=xy, raw=raw)[0]
         if "geometric" in self.terms:
-            reads = {"xy": xy, "raw": raw}
+            reads = {"xy": xy, "raw": raw, "direction": directions(keypoints)}
             if score is not None:
                 reads["score"] = np.asarray(score, np.float32)
             terms["geometric"] = self._engine(modelfile.GEOMETRIC).run_named(**reads)[0]
@@ -361,6 +363,12 @@ def as_keypoints(keypoints: Keypoints | ArrayLike | Sequence[cv2.KeyPoint]) -> K
 def unit_coordinates(keypoints: Keypoints, size: tuple[int, int]) -> NDArray[np.float32]:
     """(N, 2) float32: the image's left and upper border at -1, its right and lower at 1."""
     return ((keypoints.xy + 0.5) / np.array(size, np.float32) * 2 - 1).astype(np.float32)
+
+
+def directions(keypoints: Keypoints) -> NDArray[np.float32]:
+    """(N, 2) float32: which way keypoints point, as unit vectors along x and y."""
+    angle = np.deg2rad(keypoints.angle)
+    return np.column_stack([np.cos(angle), np.sin(angle)]).astype(np.float32)
 
 
 def regional_image(image: Image, max_side: int) -> NDArray[np.float32]:

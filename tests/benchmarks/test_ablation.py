@@ -57,7 +57,8 @@ def test_every_row_of_tables_1_and_2_is_a_valid_training() -> None:
     assert {c.visual.strategy for c in configs} == choices(VisualVariant, "strategy")
     assert {c.geometric.encoder for c in configs} == choices(GeometricVariant, "encoder")
     with_geometric = {c.geometric.inputs for c in configs if c.has_geometric}
-    assert with_geometric == choices(GeometricVariant, "inputs") - {"xy+raw+matchability"}  # no row
+    beyond = {"xy+raw+matchability", "xy+angle+matchability", "xy+angle+raw+matchability"}  # no rows
+    assert with_geometric == choices(GeometricVariant, "inputs") - beyond
     assert {c.loss for c in configs if c.stage == "local"} == {TEMPERED, "plain-n-pair", "scale-aware"}
 
 

@@ -24,6 +24,7 @@ from contextdesc.training.export import export_model
 from contextdesc.training.landmarks import LandmarkConfig
 from contextdesc.training.loop import _optimiser, train
 from contextdesc.training.networks import Gate, VisualConfig
+from contextdesc.training.parts import read_tensors
 from contextdesc.training.regional import RegionalConfig
 from contextdesc.training.setup import build_stage
 from contextdesc.training.stages import Batch, PairStage, _accuracy, _drawn_rows, turned, warp_unit_square
@@ -224,10 +225,13 @@ def test_layouts_are_turned_as_often_as_asked(make: Make, build: Build) -> None:
     stage = build(make("context", base="rootsift"))
     xy = torch.rand(20, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1
 
-    def moved(seed: int, **options: float) -> torch.Tensor:
+    def layout(seed: int, **options: float) -> tuple[torch.Tensor, torch.Tensor]:
         config = replace(stage.config, **options)  # type: ignore[arg-type]
         of = PairStage(config, stage.parts, stage.examples, stage.held_out)
-        return of._moved(xy, np.random.default_rng(seed))
+        return of._moved(xy, xy / xy.norm(dim=1, keepdim=True), np.random.default_rng(seed))
+
+    def moved(seed: int, **options: float) -> torch.Tensor:
+        return layout(seed, **options)[0]
 
     warped = warp_unit_square(xy, np.random.default_rng(3), 0.3)
     assert torch.equal(moved(3, corner_shift=0.3), warped)  # as without the option
@@ -238,6 +242,9 @@ def test_layouts_are_turned_as_often_as_asked(make: Make, build: Build) -> None:
         torch.testing.assert_close(one.norm(dim=1), xy.norm(dim=1), atol=1e-5, rtol=0)
         assert not torch.allclose(one, xy, atol=1e-2)
     assert len({round(float(one[0, 0]), 3) for one in turns}) == 5
+    for turn in (0.0, 1.0):  # directions turn with the layout: those that point outwards still do
+        one, direction = layout(3, corner_shift=0.0, layout_turns=turn)
+        torch.testing.assert_close(direction, one / one.norm(dim=1, keepdim=True), atol=1e-4, rtol=0)
     still = [
         torch.allclose(moved(seed, corner_shift=0.0, layout_turns=0.25), xy, atol=1e-4) for seed in range(200)
     ]
@@ -292,7 +299,7 @@ def test_accuracy_by_hand() -> None:
     first = second[[1, 3, 2, 3]]
     nothing = torch.zeros(1, 4, 4, dtype=torch.bool)
     xy = torch.zeros(2, 4, 2)
-    batch = Batch(xy, xy, same.any(2), same, nothing, None, None, None, None, None)
+    batch = Batch(xy, xy, xy, same.any(2), same, nothing, None, None, None, None, None)
     assert _accuracy(torch.stack([first, second]), batch).item() == pytest.approx(2 / 3)
 
 
@@ -362,6 +369,26 @@ def test_weight_decay_leaves_the_temperature_alone(
         shrinks = decays or name not in temperatures
         expected = before[name] * (1 - 0.5 * config.learning_rate if shrinks else 1)
         torch.testing.assert_close(value.detach(), expected)
+
+
+def test_the_geometric_encoder_learns_at_a_rate_of_its_own(
+    make: Make, build: Build, cache_folder: Path, tmp_path: Path
+) -> None:
+    def moved(rate: float) -> dict[str, float]:
+        """How far AdamW's first step, whose length is the learning rate, takes a weight of each encoder."""
+        config = make("context", base="rootsift", steps=1, geometric_rate=rate)
+        stage = build(config)
+        checkpoint = train(config, tmp_path / str(rate), Cache(cache_folder), log=quiet)
+        after = read_tensors(checkpoint)
+        return {
+            term: (after[f"model.parts.{name}"] - stage.get_parameter(f"parts.{name}")).abs().max().item()
+            for term, name in (("visual", "visual.gate.factor"), ("geometric", "geometric.last.bias"))
+        }
+
+    even, faster = moved(1.0), moved(4.0)
+    assert faster["visual"] == pytest.approx(even["visual"], rel=1e-3)
+    assert faster["geometric"] == pytest.approx(4 * even["geometric"], rel=1e-3)
+    assert even["geometric"] > 0
 
 
 def test_a_fitted_start_is_of_fresh_terms_alone(

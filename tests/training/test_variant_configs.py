@@ -62,6 +62,7 @@ FAST: list[Row] = [
     ("context", "regional+cn", "none", "xy", "sum"),
     ("context", "none", "cn-pre", "xy+matchability", "sum"),
     ("context", "regional", "cn-post", "xy+raw", "learned"),
+    ("context", "none", "cn-pre", "xy+angle+matchability", "sum"),
 ]
 SLOW: list[Row] = [
     ("local", "none", "none", "xy", "sum"),
@@ -82,6 +83,7 @@ SLOW: list[Row] = [
     ("context", "none", "pointnet", "xy+raw", "learned"),
     ("context", "none", "cn-pre", "xy+matchability", "concat"),
     ("context", "none", "cn-pre", "xy+raw+matchability", "sum"),
+    ("context", "none", "cn-pre", "xy+angle+raw+matchability", "sum"),
 ]
 
 

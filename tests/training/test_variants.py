@@ -55,6 +55,8 @@ GEOMETRIC = [
             *itertools.product(("pointnet", "cn-post", "cn-pre"), ("xy", "xy+raw", "xy+matchability")),
             ("pointnet", "xy+raw+matchability"),
             ("cn-pre", "xy+raw+matchability"),
+            ("cn-pre", "xy+angle+matchability"),
+            ("pointnet", "xy+angle+raw+matchability"),
         ],
         itertools.cycle((False, True)),
         strict=False,
@@ -117,28 +119,35 @@ def test_visual_variant(config: VisualVariant) -> None:
 @pytest.mark.parametrize("config", GEOMETRIC, ids=name)
 def test_geometric_variant(config: GeometricVariant) -> None:
     network, (xy, score, raw) = geometric(config), keypoints()
-    assert network(xy, score, raw).abs().max() == 0
+    direction = F.normalize(torch.randn(2, 20, 2), dim=2)
+    assert network(xy, score, raw, direction).abs().max() == 0
     awake(network)
-    out = network(xy, score, raw)
+    out = network(xy, score, raw, direction)
     assert out.shape == (2, 128, 20)
     order = torch.randperm(20)
-    permuted = network(xy[:, order], score[:, order], raw[:, order])
+    permuted = network(xy[:, order], score[:, order], raw[:, order], direction[:, order])
     torch.testing.assert_close(permuted, out[:, :, order], atol=1e-4, rtol=1e-3)
     moved = xy.clone()
     moved[0, 0] += 3
-    changed = (network(moved, score, raw) - out).abs().amax(1)
+    changed = (network(moved, score, raw, direction) - out).abs().amax(1)
     assert changed[0, 1:].min() > 0  # every keypoint knows of every other of its image
     assert changed[1].max() == 0  # but not of another image
     reads = {
-        "score": not torch.equal(network(xy, score + 1, raw), out),
-        "raw": not torch.equal(network(xy, score, raw.flip(2)), out),
+        "matchability": not torch.equal(network(xy, score + 1, raw, direction), out),
+        "raw": not torch.equal(network(xy, score, raw.flip(2), direction), out),
+        "angle": not torch.equal(network(xy, score, raw, direction.flip(2)), out),
     }
-    assert reads == {"score": "matchability" in config.inputs, "raw": "raw" in config.inputs}
+    assert reads == {what: what in config.inputs for what in reads}
     if "raw" in config.inputs:
         with pytest.raises(ValueError, match="wants the raw descriptors too"):
-            network(xy, score)
+            network(xy, score, None, direction)
     else:
-        assert torch.equal(network(xy, score), out)
+        assert torch.equal(network(xy, score, None, direction), out)
+    if "angle" in config.inputs:
+        with pytest.raises(ValueError, match="wants the directions too"):
+            network(xy, score, raw)
+    else:
+        assert torch.equal(network(xy, score, raw), out)
 
 
 def test_default_is_the_network_of_the_paper() -> None:

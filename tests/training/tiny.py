@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from contextdesc.image import Image
 from contextdesc.keypoints import Keypoints
-from contextdesc.model import unit_coordinates
+from contextdesc.model import directions, unit_coordinates
 from contextdesc.modelfile import ModelSpec
 from contextdesc.patches import sample_patches
 from contextdesc.rootsift import rootsift
@@ -58,7 +58,8 @@ def torch_descriptors(
         assert grid is not None
         terms.append(parts.visual(grid[None], xy, raw[None]))
     if parts.geometric is not None:
-        terms.append(parts.geometric(xy, None if score is None else score[None], raw[None]))
+        direction = torch.from_numpy(directions(keypoints))[None]
+        terms.append(parts.geometric(xy, None if score is None else score[None], raw[None], direction))
     if parts.aggregation is None:
         return torch.nn.functional.normalize(raw, dim=1).numpy()
     return parts.aggregation(raw.T[None], *terms)[0].T.numpy()

@@ -78,7 +78,7 @@ def model_stages(
         pixels = regional_image(image, spec.regional_max_side)
         yield Stage(REGIONAL, lambda: model.regional(image), network(modelfile.REGIONAL, image=pixels.shape))
     files = {"geometric": modelfile.GEOMETRIC, "visual": modelfile.VISUAL}
-    shapes = {"xy": (count, 2), "raw": (count, spec.raw_size), "score": (count,)}
+    shapes = {"xy": (count, 2), "direction": (count, 2), "raw": (count, spec.raw_size), "score": (count,)}
     shapes |= {} if grid is None else {"grid": grid.shape}
     costs = {term: network(file, **shapes) for term, file in files.items() if term in model.terms}
 

@@ -40,6 +40,7 @@ class StageConfig:
 
     optimiser: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = 0.1
+    geometric_rate: float = 1.0  # of the geometric encoder, times learning_rate
     weight_decay: float = 1e-4
     warmup: int = 100  # steps to the full learning rate, which then falls to 0 on a cosine
     clip: float = 1.0  # largest norm of the gradient

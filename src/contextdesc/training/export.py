@@ -37,7 +37,12 @@ from contextdesc.patches import sample_patches
 from contextdesc.rootsift import rootsift
 from contextdesc.training.networks import LAST_MAP
 from contextdesc.training.parts import Parts, folded_batch_norms
-from contextdesc.training.variants import GlobalContext
+from contextdesc.training.variants import (
+    ContextNormContext,
+    GlobalContext,
+    PointNetContext,
+    arguments,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -74,7 +79,7 @@ def export_model(
             shutil.copyfile(file, draft / file.name)
         inputs = _real_inputs(parts, spec, image, draft)
         for name, module in modules.items():
-            read = {key: inputs[key] for key in _inputs(name, module)}
+            read = {key: inputs[key] for key in _inputs(module)}
             _export(module, read, draft / name)
             check_parity(module, read, draft / name)
         spec = replace(spec, files={p.name: modelfile.sha256(p) for p in sorted(draft.iterdir())})
@@ -144,24 +149,18 @@ class _Matchability(_Part):
         return self.network(raw)
 
 
-class _GeometricXy(_Part):
-    def forward(self, xy: Tensor) -> Tensor:
-        return _rows(self.network(xy[None], None))
+class _Geometric(_Part):
+    network: ContextNormContext | PointNetContext
 
-
-class _GeometricScore(_Part):
-    def forward(self, xy: Tensor, score: Tensor) -> Tensor:
-        return _rows(self.network(xy[None], score[None]))
-
-
-class _GeometricRaw(_Part):
-    def forward(self, xy: Tensor, raw: Tensor) -> Tensor:
-        return _rows(self.network(xy[None], None, raw[None]))
-
-
-class _GeometricRawScore(_Part):
-    def forward(self, xy: Tensor, score: Tensor, raw: Tensor) -> Tensor:
-        return _rows(self.network(xy[None], score[None], raw[None]))
+    def forward(
+        self,
+        xy: Tensor,
+        score: Tensor | None = None,
+        raw: Tensor | None = None,
+        direction: Tensor | None = None,
+    ) -> Tensor:
+        read = (None if x is None else x[None] for x in (score, raw, direction))
+        return _rows(self.network(xy[None], *read))
 
 
 class _Visual(_Part):
@@ -198,12 +197,6 @@ def _rows(output: Tensor) -> Tensor:
     return output.squeeze(0).transpose(0, 1)  # (1, C, N) -> (N, C)
 
 
-_GEOMETRIC = {
-    "xy": _GeometricXy,
-    "xy+matchability": _GeometricScore,
-    "xy+raw": _GeometricRaw,
-    "xy+raw+matchability": _GeometricRawScore,
-}
 _AGGREGATION = {
     ("visual", "geometric"): _AggregationOfTwo,
     ("visual",): _AggregationOfVisual,
@@ -218,14 +211,16 @@ _OUTPUTS = {
     modelfile.AGGREGATION: ["descriptor"],
 }
 _DYNAMIC = {
-    **{name: {0: "n"} for name in ("patches", "raw", "score", "xy", "visual", "geometric")},
+    **{name: {0: "n"} for name in ("patches", "raw", "score", "xy", "direction", "visual", "geometric")},
     "grid": {1: "h", 2: "w"},
     "image": {2: "height", 3: "width"},
 }
 
 
-def _inputs(name: str, module: nn.Module) -> list[str]:
+def _inputs(module: nn.Module) -> list[str]:
     """Names of the inputs of a part."""
+    if isinstance(module, _Geometric):
+        return arguments(module.network.variant.inputs)
     return list(inspect.signature(module.forward).parameters)
 
 
@@ -241,7 +236,7 @@ def _wrapped(parts: Parts) -> dict[str, nn.Module]:
         modelfile.REGIONAL: (_Regional, parts.regional),
     }
     if parts.geometric is not None:
-        wrappers[modelfile.GEOMETRIC] = (_GEOMETRIC[parts.geometric.variant.inputs], parts.geometric)
+        wrappers[modelfile.GEOMETRIC] = (_Geometric, parts.geometric)
     if parts.aggregation is not None and parts.aggregation.config.kind == "learned":
         wrappers[modelfile.AGGREGATION] = (_AGGREGATION[parts.terms], parts.aggregation)
     modules: dict[str, nn.Module] = {}
@@ -289,7 +284,7 @@ def _flatten_whole_maps(module: nn.Module) -> None:
 
 def _real_inputs(parts: Parts, spec: ModelSpec, image: Image, carried: Path) -> dict[str, Tensor]:
     """What the parts read of a photograph, by the names of the inputs."""
-    from contextdesc.model import regional_image, unit_coordinates
+    from contextdesc.model import directions, regional_image, unit_coordinates
 
     keypoints = detect(image.gray, Detector(max_keypoints=500))
     if len(keypoints) < 3:
@@ -297,6 +292,7 @@ def _real_inputs(parts: Parts, spec: ModelSpec, image: Image, carried: Path) -> 
     inputs = {
         "patches": torch.from_numpy(sample_patches(image.gray, keypoints, spec.support)),
         "xy": torch.from_numpy(unit_coordinates(keypoints, image.size)),
+        "direction": torch.from_numpy(directions(keypoints)),
         "image": torch.from_numpy(regional_image(image, min(spec.regional_max_side, 320))),
     }
     parts.eval()
@@ -319,7 +315,8 @@ def _real_inputs(parts: Parts, spec: ModelSpec, image: Image, carried: Path) -> 
             term = parts.visual(*(inputs[name][None] for name in ("grid", "xy", "raw")))
             inputs["visual"] = _rows(term)
         if parts.geometric is not None:
-            inputs["geometric"] = _rows(parts.geometric(*(inputs[n][None] for n in ("xy", "score", "raw"))))
+            read = (inputs[name][None] for name in ("xy", "score", "raw", "direction"))
+            inputs["geometric"] = _rows(parts.geometric(*read))
     return inputs
 
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from safetensors.torch import save_file
@@ -124,7 +124,7 @@ class _Run:
     def _step(self, step: int, minutes: float) -> dict[str, Tensor]:
         config = self.config
         for group in self.optimiser.param_groups:
-            group["lr"] = config.learning_rate * schedule(step, config, minutes)
+            group["lr"] = group["rate"] * config.learning_rate * schedule(step, config, minutes)
         self.stage.train()
         self.optimiser.zero_grad()
         sums: dict[str, Tensor] = {}
@@ -199,15 +199,16 @@ def schedule(step: int, config: StageConfig, minutes: float = 0.0) -> float:
 
 
 def _optimiser(stage: nn.Module, config: StageConfig) -> torch.optim.Optimizer:
-    trained = [(name, p) for name, p in stage.named_parameters() if p.requires_grad]
-    undecayed = [p for name, p in trained if "temperature" in name and not config.temperature_decay]
-    decayed = [p for name, p in trained if all(p is not other for other in undecayed)]
-    groups: list[dict[str, Any]] = [{"params": decayed}]
-    if undecayed:
-        groups.append({"params": undecayed, "weight_decay": 0.0})
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in stage.named_parameters():
+        if parameter.requires_grad:
+            kept = "temperature" in name and not config.temperature_decay
+            rate = config.geometric_rate if name.startswith("parts.geometric.") else 1.0
+            groups.setdefault((0.0 if kept else config.weight_decay, rate), []).append(parameter)
+    trained = [{"params": of, "weight_decay": decay, "rate": rate} for (decay, rate), of in groups.items()]
     if config.optimiser == "adamw":
-        return torch.optim.AdamW(groups, config.learning_rate, weight_decay=config.weight_decay)
-    return torch.optim.SGD(groups, config.learning_rate, momentum=0.9, weight_decay=config.weight_decay)
+        return torch.optim.AdamW(trained, config.learning_rate)
+    return torch.optim.SGD(trained, config.learning_rate, momentum=0.9)
 
 
 def _resume(

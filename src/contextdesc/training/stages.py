@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from contextdesc.image import read
-from contextdesc.model import regional_image
+from contextdesc.keypoints import Keypoints
+from contextdesc.model import directions, regional_image
 from contextdesc.training import losses
 from contextdesc.training.config import StageConfig
 from contextdesc.training.data.frozen import Example, Examples, Mixture
@@ -42,6 +43,7 @@ class Batch:
     Attributes:
         xy: (2B, K, 2) in [-1, 1], where the visual term reads the regional grid.
         moved: (2B, K, 2), the same through a random homography, which the geometric term sees in training.
+        direction: (2B, K, 2), cosine and sine of the keypoints' angles, turned as `moved` is.
         matchable: (B, K) bool, rows that correspond.
         same, ignored: (B, K, K) bool, see `losses.py`.
         likeness: (B, K), or None if it is unknown.
@@ -52,6 +54,7 @@ class Batch:
 
     xy: Tensor
     moved: Tensor
+    direction: Tensor
     matchable: Tensor
     same: Tensor
     ignored: Tensor
@@ -201,7 +204,7 @@ class PairStage(nn.Module):
     ) -> Batch:
         """A batch of rows of examples; with `rngs` (training) patches and coordinates are augmented."""
         config = self.config
-        patches, raws, scores, xy, moved = [], [], [], [], []
+        patches, raws, scores, xy, moved, direction = [], [], [], [], [], []
         matchable, same, ignored, likeness = [], [], [], []
         regional: list[Tensor] = []
         for index, (example, chosen) in enumerate(zip(examples, rows, strict=True)):
@@ -224,7 +227,10 @@ class PairStage(nn.Module):
             for side in (0, 1):
                 unit = torch.from_numpy(pair.unit_xy[side, chosen])
                 xy.append(unit)
-                moved.append(unit if rng is None else self._moved(unit, rng))
+                pointing = torch.from_numpy(directions(Keypoints.from_array(pair.keypoints[side, chosen])))
+                layout = (unit, pointing) if rng is None else self._moved(unit, pointing, rng)
+                moved.append(layout[0])
+                direction.append(layout[1])
                 if self.parts.visual is not None:
                     regional.append(self._regional_input(example, side, rng))
         alike = torch.from_numpy(np.stack(likeness))
@@ -233,6 +239,7 @@ class PairStage(nn.Module):
         return Batch(
             torch.stack(xy).to(self.device),
             torch.stack(moved).to(self.device),
+            torch.stack(direction).to(self.device),
             marked.to(self.device),
             torch.from_numpy(np.stack(same)).to(self.device),
             torch.from_numpy(np.stack(ignored)).to(self.device),
@@ -243,10 +250,12 @@ class PairStage(nn.Module):
             [value.to(self.device) for value in regional] or None,
         )
 
-    def _moved(self, xy: Tensor, rng: np.random.Generator) -> Tensor:
+    def _moved(self, xy: Tensor, direction: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Coordinates through a random homography, after a turn that directions take part in."""
         if self.config.layout_turns and rng.random() < self.config.layout_turns:
-            xy = turned(xy, rng.uniform(-np.pi, np.pi))
-        return warp_unit_square(xy, rng, self.config.corner_shift)
+            angle = rng.uniform(-np.pi, np.pi)
+            xy, direction = turned(xy, angle), turned(direction, angle)
+        return warp_unit_square(xy, rng, self.config.corner_shift), direction
 
     def _stacked(self, sides: list[NDArray[Any]]) -> Tensor | None:
         """Arrays (2, K, ...) of the pairs as (2B, K, ...), None if there are none."""
@@ -286,7 +295,7 @@ class PairStage(nn.Module):
         if parts.geometric is not None:
             # A ranking is learned from the quad loss alone: the encoder reads scores, it does not move them.
             read_score = torch.zeros_like(raw[..., 0]) if score is None else score.detach()
-            terms["geometric"] = parts.geometric(batch.moved, read_score, raw)
+            terms["geometric"] = parts.geometric(batch.moved, read_score, raw, batch.direction)
         return raw, score, terms
 
     def _aggregate(self, raw: Tensor, terms: dict[str, Tensor]) -> Tensor:

@@ -28,8 +28,15 @@ from contextdesc.training.networks import (
     aggregate,
 )
 
-# Beside the layout: nothing, raw descriptors, matchability (the paper's choice), or both
-Inputs = Literal["xy", "xy+raw", "xy+matchability", "xy+raw+matchability"]
+# Beside the layout: nothing, raw descriptors, matchability (the paper's choice), which way keypoints point
+Inputs = Literal[
+    "xy",
+    "xy+raw",
+    "xy+matchability",
+    "xy+raw+matchability",
+    "xy+angle+matchability",
+    "xy+angle+raw+matchability",
+]
 
 
 @dataclass(frozen=True)
@@ -164,8 +171,8 @@ class ContextNormContext(GeometricContext):
     unit adds is never negative (figure `context_norm`, a).
 
     Shape:
-        xy (B, N, 2) in [-1, 1], score (B, N), raw (B, N, 128), the last two read where the inputs name
-        them -> (B, 128, N).
+        xy (B, N, 2) in [-1, 1], score (B, N), raw (B, N, 128), direction (B, N, 2), cosine and sine of the
+        keypoints' angles; all but the first are read where the inputs name them -> (B, 128, N).
     """
 
     def __init__(self, config: GeometricVariant | None = None) -> None:
@@ -181,8 +188,14 @@ class ContextNormContext(GeometricContext):
                 for _ in range(config.units)
             )
 
-    def forward(self, xy: Tensor, score: Tensor | None, raw: Tensor | None = None) -> Tensor:
-        x = self.first(_points(self, self.variant.inputs, xy, score, raw))
+    def forward(
+        self,
+        xy: Tensor,
+        score: Tensor | None = None,
+        raw: Tensor | None = None,
+        direction: Tensor | None = None,
+    ) -> Tensor:
+        x = self.first(_points(self, self.variant.inputs, xy, score, raw, direction))
         for unit in self.units:
             x = x + unit(x)
         return self.gate(self.last(x))
@@ -196,8 +209,8 @@ class PointNetContext(nn.Module):
     last layer is linear, so that the term may have either sign.
 
     Shape:
-        xy (B, N, 2) in [-1, 1], score (B, N), raw (B, N, 128), the last two read where the inputs name
-        them -> (B, 128, N).
+        xy (B, N, 2) in [-1, 1], score (B, N), raw (B, N, 128), direction (B, N, 2), cosine and sine of the
+        keypoints' angles; all but the first are read where the inputs name them -> (B, 128, N).
     """
 
     def __init__(self, config: GeometricVariant | None = None) -> None:
@@ -219,8 +232,14 @@ class PointNetContext(nn.Module):
             _zero(self.last)
         self.gate = Gate() if config.gate else nn.Identity()
 
-    def forward(self, xy: Tensor, score: Tensor | None, raw: Tensor | None = None) -> Tensor:
-        points = self.points(_points(self, self.variant.inputs, xy, score, raw))  # (B, 64, N)
+    def forward(
+        self,
+        xy: Tensor,
+        score: Tensor | None = None,
+        raw: Tensor | None = None,
+        direction: Tensor | None = None,
+    ) -> Tensor:
+        points = self.points(_points(self, self.variant.inputs, xy, score, raw, direction))  # (B, 64, N)
         pooled = self.pooled(points).amax(2, keepdim=True).expand(-1, -1, xy.shape[1])  # (B, 1024, N)
         return self.gate(self.last(self.fusion(torch.cat([points, pooled], 1))))
 
@@ -261,12 +280,19 @@ class Aggregation(nn.Module):
 
 
 def _channels(inputs: Inputs) -> int:
-    return 2 + DESCRIPTOR * reads(inputs, "raw") + reads(inputs, "matchability")
+    angle, matchability, raw = (reads(inputs, what) for what in ("angle", "matchability", "raw"))
+    return 2 + 2 * angle + matchability + DESCRIPTOR * raw
 
 
-def reads(inputs: Inputs, what: Literal["raw", "matchability"]) -> bool:
-    """Whether a geometric encoder with these inputs reads raw descriptors, or matchability."""
+def reads(inputs: Inputs, what: Literal["raw", "matchability", "angle"]) -> bool:
+    """Whether a geometric encoder with these inputs reads raw descriptors, matchability, or angles."""
     return what in inputs.split("+")
+
+
+def arguments(inputs: Inputs) -> list[str]:
+    """Which arguments of its `forward` a geometric encoder with these inputs reads."""
+    names = {"angle": "direction", "matchability": "score"}
+    return [names.get(what, what) for what in inputs.split("+")]
 
 
 def _points(
@@ -275,9 +301,14 @@ def _points(
     xy: Tensor,
     score: Tensor | None,
     raw: Tensor | None,
+    direction: Tensor | None,
 ) -> Tensor:
     """What an encoder reads of each keypoint, (B, C, N), in the order of `GeometricContext`."""
     points = [xy.transpose(1, 2)]
+    if reads(inputs, "angle"):
+        if direction is None:
+            raise InputError(f"a geometric encoder with inputs {inputs} wants the directions too")
+        points.append(direction.transpose(1, 2))
     if reads(inputs, "matchability"):
         if score is None:
             raise InputError(f"a geometric encoder with inputs {inputs} wants the scores too")
