@@ -68,8 +68,23 @@ def speed_values(numbers: Mapping[str, Any]) -> dict[str, str]:
         if few
         else "",
         "memory": "\n\n".join(f"**{table.title}**\n\n{table.markdown}" for table in memory),
+        "kornia_at_peak": _listed([f"{kornia_at_peak(of):.2f}" for of in found.values()]),
         **roofline_values(found),
     }
+
+
+def kornia_at_peak(of: Mapping[str, Any]) -> float:
+    """Kornia's time over ours of a workload, if the local network ran at the GEMM peak."""
+    kornia, whole, local = (
+        of["times"][name]["ms"]["median"] for name in (speed_report.KORNIA, speed_report.END_TO_END, LOCAL)
+    )
+    share = min(1, of["ratios"][speed_report.GEMM_SHARE]["median"])
+    return kornia / (whole - local * (1 - share))
+
+
+def _listed(words: Sequence[str]) -> str:
+    """As `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def roofline_values(found: Mapping[str, Any]) -> dict[str, str]:
