@@ -93,7 +93,7 @@ def _heinly(name: str) -> list[str]:
 
 
 def _other_scenes(name: str) -> list[str]:
-    """Terms on and off on the other evaluation scenes: recall of HPatches' sequences, pose of Strecha's pairs."""
+    """Terms on and off on the other evaluation scenes: recall on HPatches' sequences, pose of Strecha's."""
     files = [ROOT / "docs" / "results" / f"{what}-{name}.json" for what in ("hsequences", "pairs")]
     sequences, pairs = (json.loads(file.read_text(encoding="utf-8")) for file in files)
     methods = list(sequences["sequences"])
@@ -105,8 +105,8 @@ def _other_scenes(name: str) -> list[str]:
         rows.append((method, *(f"{value:.1f}" for value in (*recalls, *poses))))
     chosen = ",".join(methods)
     return [
-        "Recall on two sequences of HPatches, and relative pose of Strecha's image pairs with the model's ratio "
-        "test (area under the curve up to 5 degrees), likewise reported once:",
+        "Recall on two sequences of HPatches, and relative pose of Strecha's image pairs with the model's "
+        "ratio test (area under the curve up to 5 degrees), likewise reported once:",
         _table(["", *columns], rows),
         "Numbers: " + " and ".join(f"[{file.name}](../results/{file.name})" for file in files) + ", by\n\n"
         f"```sh\ncontextdesc benchmark hsequences --data hpatches-sequences --methods {chosen}\n"

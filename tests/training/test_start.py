@@ -11,13 +11,21 @@ import torch
 from numpy.typing import NDArray
 
 from contextdesc.errors import InputError
+from contextdesc.keypoints import Keypoints
+from contextdesc.model import directions
 from contextdesc.training.config import StageConfig
 from contextdesc.training.data.frozen import Example, Mixture
 from contextdesc.training.data.pairs import Pair
 from contextdesc.training.data.places import place_recall
 from contextdesc.training.networks import Gate, VisualConfig, VisualContext
-from contextdesc.training.start import RIDGE, fit_visual
-from contextdesc.training.variants import AggregationVariant, GlobalContext, VisualVariant
+from contextdesc.training.start import RIDGE, fit_terms
+from contextdesc.training.variants import (
+    AggregationVariant,
+    ContextNormContext,
+    GeometricVariant,
+    GlobalContext,
+    VisualVariant,
+)
 
 CHANNELS, TELLING = 16, 8  # of a grid; the first of them tell places apart, the others are noise
 HEIGHT, WIDTH = 12, 16
@@ -75,7 +83,7 @@ def mixture(*parts: list[Example], kind: type[Mixture] = Mixture) -> Mixture:
 def fitted(examples: Mixture, encoder: VisualConfig = ENCODER, config: StageConfig = CONFIG) -> VisualContext:
     torch.manual_seed(0)
     visual = VisualContext(encoder)
-    fit_visual(visual, examples, config)
+    fit_terms(visual, examples, config)
     return visual
 
 
@@ -109,6 +117,33 @@ def described(visual: VisualContext, one: Example) -> tuple[NDArray[np.float64],
 def recall(descriptors: NDArray[np.float64], one: Example) -> float:
     first, second = unit(descriptors)
     return place_recall(first, second, one.pair.place, one.pair.xy[1])
+
+
+def test_directions_that_places_keep_enter_the_geometric_term() -> None:
+    """Keypoints of a place point the same way in both images here, and raw descriptors do not know it."""
+    rng = np.random.default_rng(0)
+
+    def pointing(seed: int) -> Example:
+        one = example(seed)
+        one.pair.keypoints[..., 2:] = 5
+        one.pair.keypoints[..., 3] = rng.uniform(0, 360, KEYPOINTS)
+        return one
+
+    variant = GeometricVariant(inputs="xy+angle+matchability", start=0.1)
+    config = replace(CONFIG, geometric=variant)
+    visual, geometric = VisualContext(ENCODER), ContextNormContext(variant).eval()
+    fit_terms(visual, mixture([pointing(seed) for seed in range(12)]), config, geometric)
+    new = pointing(99)
+    _, without = described(visual, new)
+    direction = torch.stack(
+        [torch.from_numpy(directions(Keypoints.from_array(k))) for k in new.pair.keypoints]
+    )
+    score = torch.zeros(2, KEYPOINTS)
+    with torch.no_grad():
+        term = geometric(torch.from_numpy(new.pair.unit_xy), score, None, direction).transpose(1, 2)
+    assert recall(without + term.numpy(), new) > recall(without, new) + 0.02
+    fitted_alone = fitted(mixture([pointing(seed) for seed in range(12)])).fusion[0].weight
+    assert visual.fusion[0].weight.shape == fitted_alone.shape  # directions are no part of the visual term
 
 
 @pytest.mark.parametrize("gate", [False, True])
@@ -203,7 +238,7 @@ def test_an_encoder_in_training_stays_so(training: Mixture) -> None:
     torch.manual_seed(0)
     visual = VisualContext(replace(ENCODER, grid_widths=(8,)))
     before = {name: value.clone() for name, value in visual.state_dict().items()}
-    fit_visual(visual, training, CONFIG)
+    fit_terms(visual, training, CONFIG)
     changed = {name for name, value in visual.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"fusion.0.weight"}
     assert visual.training
@@ -211,7 +246,7 @@ def test_an_encoder_in_training_stays_so(training: Mixture) -> None:
 
 def test_a_feature_of_the_whole_image_can_be_fitted(training: Mixture) -> None:
     visual = GlobalContext(ENCODER)
-    fit_visual(visual, training, CONFIG)
+    fit_terms(visual, training, CONFIG)
     assert np.isfinite(whole_map(visual)).all()
 
 

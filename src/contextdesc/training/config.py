@@ -62,6 +62,7 @@ class StageConfig:
     near: float = 4.0  # pixels: other keypoints this close to the partner are no negatives
     corner_shift: float = 0.3  # of the random homography that the geometric term sees; 0.5 in the paper
     layout_turns: float = 0.0  # share of images whose layout the geometric term sees turned by any angle
+    layout_tilt: float = 0.0  # degrees by which the layout of any other image is turned at most
     term_dropout: float = 0.0  # probability that a pair is described without a context term
     grid_dropout: float = 0.0  # probability that a channel of the regional grid is 0
     classification: float = 1.0  # weight of the landmark loss, stage joint
@@ -108,6 +109,14 @@ class StageConfig:
             raise InputError(
                 f"start is {start:g} with stage {self.stage} and visual strategy {self.visual.strategy}: "
                 "set it to 0; it needs stage context and a strategy that reads the grid"
+            )
+        if self.geometric.start > 0 and not (
+            start > 0 and self.geometric.encoder.startswith("cn") and reads(self.geometric.inputs, "angle")
+        ):
+            raise InputError(
+                f"geometric start is {self.geometric.start:g}: set it to 0; it needs a start of the visual "
+                "term, encoder cn-pre or cn-post and inputs with angle, not "
+                f"{self.geometric.encoder} and {self.geometric.inputs}"
             )
         if start > 0 and self.aggregation.kind == "concat":
             raise InputError(f"start is {start:g} with aggregation concat: set it to 0, or the kind to sum")

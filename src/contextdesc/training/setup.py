@@ -21,7 +21,8 @@ from contextdesc.training.landmarks import LandmarkData, LandmarkTask
 from contextdesc.training.networks import DESCRIPTOR
 from contextdesc.training.parts import Parts, build_parts, load_parts
 from contextdesc.training.stages import PairStage, RegionalStage
-from contextdesc.training.start import fit_visual
+from contextdesc.training.start import fit_terms
+from contextdesc.training.variants import ContextNormContext
 
 Say = Callable[[str], None]
 
@@ -87,8 +88,10 @@ def _pair_stage(config: StageConfig, cache: Cache, workers: int, say: Say) -> Pa
     landmarks = _landmarks(config, parts) if config.stage == "joint" else None
     examples = Mixture([frozen(pairs) for pairs in train])
     if parts.visual is not None and parts.visual.config.start > 0 and "visual" not in loaded:
-        fit_visual(parts.visual, examples, config)
-        say("visual term: fitted to training pairs")
+        starts = isinstance(parts.geometric, ContextNormContext) and config.geometric.start > 0
+        geometric = parts.geometric if starts and "geometric" not in loaded else None
+        fit_terms(parts.visual, examples, config, geometric)  # type: ignore[arg-type]  # checked above
+        say(f"visual term{' and directions' if geometric is not None else ''}: fitted to training pairs")
     return PairStage(
         config,
         parts,

@@ -1,7 +1,8 @@
-"""A start of the visual term in closed form, fitted to training pairs.
+"""A start of the context terms in closed form, fitted to training pairs.
 
-Raw descriptors and regional grids of pairs come in; the weights of the one linear fusion layer go out, such
-that raw descriptor + term is a linear discriminant of regional feature and raw descriptor side by side.
+Raw descriptors, regional grids and keypoints of pairs come in; the weights of the visual encoder's one linear
+fusion layer go out, and of the map by which directions enter the geometric term, such that raw descriptor +
+terms is a linear discriminant of regional feature, direction and raw descriptor side by side.
 
 Features of one place look alike without any training. A linear discriminant finds how far to trust each of
 their directions, and so gains on scenes that are held out, which gradient descent from a random start loses
@@ -15,9 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from contextdesc.errors import InputError
+from contextdesc.keypoints import Keypoints
+from contextdesc.model import directions
 from contextdesc.training.config import StageConfig
 from contextdesc.training.data.frozen import Mixture
 from contextdesc.training.networks import DESCRIPTOR, Gate, VisualContext
+from contextdesc.training.variants import ContextNormContext
 
 PAIRS = 400  # that are drawn, as training draws them
 ROWS = 256  # corresponding keypoints of a pair, at most
@@ -26,23 +30,36 @@ RIDGE = 0.3  # of what varies within a place, 1 on average: no direction is trus
 
 
 @torch.no_grad()
-def fit_visual(visual: VisualContext, examples: Mixture, config: StageConfig) -> None:
-    """Give a fresh visual encoder its start, in place.
+def fit_terms(
+    visual: VisualContext,
+    examples: Mixture,
+    config: StageConfig,
+    geometric: ContextNormContext | None = None,
+) -> None:
+    """Give fresh encoders their start, in place.
 
     Args:
         visual: with one linear fusion layer; its config's `start` weighs the regional feature.
+        geometric: that reads angles, if it gets a start too; its config's `start` weighs the direction.
         examples: training pairs with raw descriptors and grids.
         config: of the stage, whose seed and share of scenes choose among them.
     """
     layer = visual.fusion[0]
     assert isinstance(layer, nn.Conv1d)  # checked where the encoder is built
-    total, within = _moments(visual, examples, config)
+    total, within = _moments(visual, examples, config, geometric is not None)
     scale = torch.ones(len(total), dtype=total.dtype)
-    scale[:-DESCRIPTOR] = visual.config.start**0.5
+    regional = layer.in_channels - DESCRIPTOR
+    scale[:regional] = visual.config.start**0.5
+    if geometric is not None:
+        scale[regional:-DESCRIPTOR] = geometric.variant.start**0.5
     both = scale[:, None] * scale
     weights = discriminant(both * total, both * within) * scale
-    weights[:, -DESCRIPTOR:] -= torch.eye(DESCRIPTOR)  # the raw descriptor itself is added to the term
-    layer.weight.copy_(weights[..., None])
+    weights[:, -DESCRIPTOR:] -= torch.eye(DESCRIPTOR)  # the raw descriptor itself is added to the terms
+    layer.weight.copy_(torch.cat([weights[:, :regional], weights[:, -DESCRIPTOR:]], 1)[..., None])
+    if geometric is not None:
+        geometric.direct.weight.copy_(weights[:, regional:-DESCRIPTOR, None])
+        if isinstance(geometric.gate, Gate):
+            nn.init.ones_(geometric.gate.factor)
     if isinstance(visual.gate, Gate):
         nn.init.ones_(visual.gate.factor)
 
@@ -70,8 +87,10 @@ def discriminant(total: Tensor, within: Tensor) -> Tensor:
     return (left @ right).T @ weights
 
 
-def _moments(visual: VisualContext, examples: Mixture, config: StageConfig) -> tuple[Tensor, Tensor]:
-    """Mean outer products (D, D) of what the fusion layer reads, and of its differences within a place."""
+def _moments(
+    visual: VisualContext, examples: Mixture, config: StageConfig, with_directions: bool
+) -> tuple[Tensor, Tensor]:
+    """Mean outer products (D, D) of what the maps read, and of its differences within a place."""
     rng = np.random.default_rng([config.seed, *b"start"])
     total = within = torch.zeros((), dtype=torch.float64)
     places = 0
@@ -87,7 +106,12 @@ def _moments(visual: VisualContext, examples: Mixture, config: StageConfig) -> t
         xy = torch.from_numpy(example.pair.unit_xy[:, rows])
         raw = torch.from_numpy(np.asarray(example.raw[:, rows], np.float32))
         grids = [torch.from_numpy(grid) for grid in example.grids]
-        first, second = visual.inputs(grids, xy, raw).double()  # (D, rows) each
+        read = visual.inputs(grids, xy, raw)  # (2, C + 128, rows)
+        if with_directions:
+            keypoints = [Keypoints.from_array(side[rows]) for side in example.pair.keypoints]
+            pointing = torch.from_numpy(np.stack([directions(side).T for side in keypoints]))
+            read = torch.cat([read[:, :-DESCRIPTOR], pointing, read[:, -DESCRIPTOR:]], 1)
+        first, second = read.double()  # (D, rows) each
         total = total + first @ first.T + second @ second.T
         within = within + (first - second) @ (first - second).T
         places += len(rows)

@@ -58,6 +58,9 @@ class GeometricVariant:
     point_widths: tuple[int, ...] = (64, 64)  # pointnet: before the features that it keeps per keypoint
     pooled_widths: tuple[int, ...] = (64, 128, 1024)  # pointnet: before max pooling
     fusion_widths: tuple[int, ...] = (512, 256)  # pointnet: before its last, linear layer
+    start: float = (
+        0.0  # weight of the direction beside raw, fitted with visual's (`start.py`); 0: from nothing
+    )
     gate: bool = False
 
 
@@ -168,7 +171,8 @@ class ContextNormContext(GeometricContext):
 
     `cn-pre` with `xy+matchability` is `GeometricContext`, parameter by parameter. `cn-post` has the units
     of Yi et al. (CVPR 2018), [1x1, context norm, batch norm, ReLU] before the addition, so that what a
-    unit adds is never negative (figure `context_norm`, a).
+    unit adds is never negative (figure `context_norm`, a). Directions also enter the term by a linear map of
+    their own, past the units, which `start.py` can fit.
 
     Shape:
         xy (B, N, 2) in [-1, 1], score (B, N), raw (B, N, 128), direction (B, N, 2), cosine and sine of the
@@ -182,6 +186,9 @@ class ContextNormContext(GeometricContext):
         if not reads(config.inputs, "matchability"):
             del self.squash
         self.first = nn.Conv1d(_channels(config.inputs), config.width, 1)
+        if reads(config.inputs, "angle"):
+            self.direct = nn.Conv1d(2, DESCRIPTOR, 1, bias=False)
+            _zero(self.direct)
         if config.encoder == "cn-post":
             self.units = nn.ModuleList(
                 _mlp(config.width, (config.width,), context_norm=True, bias=False)
@@ -198,7 +205,10 @@ class ContextNormContext(GeometricContext):
         x = self.first(_points(self, self.variant.inputs, xy, score, raw, direction))
         for unit in self.units:
             x = x + unit(x)
-        return self.gate(self.last(x))
+        term = self.last(x)
+        if direction is not None and reads(self.variant.inputs, "angle"):
+            term = term + self.direct(direction.transpose(1, 2))
+        return self.gate(term)
 
 
 class PointNetContext(nn.Module):
