@@ -281,3 +281,21 @@ def test_mistakes_are_named(change: dict[str, object], told: str) -> None:
     CONFIG.check()
     with pytest.raises(InputError, match=f"^start is 0.5 {told}[^\n]*$"):
         replace(CONFIG, **change).check()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"geometric": GeometricVariant(start=0.1)},
+        {"geometric": GeometricVariant("pointnet", "xy+angle+matchability", start=0.1)},
+        {
+            "geometric": GeometricVariant(inputs="xy+angle+matchability", start=0.1),
+            "visual": VisualVariant(encoder=replace(ENCODER, start=0.0)),
+        },
+    ],
+    ids=["no angle", "pointnet", "no start of the visual term"],
+)
+def test_a_start_of_directions_needs_what_it_is_fitted_with(change: dict[str, object]) -> None:
+    replace(CONFIG, geometric=GeometricVariant(inputs="xy+angle+matchability", start=0.1)).check()
+    with pytest.raises(InputError, match=r"^geometric start is 0.1: set it to 0; it needs [^\n]*$"):
+        replace(CONFIG, **change).check()  # type: ignore[arg-type]

@@ -62,7 +62,6 @@ class StageConfig:
     near: float = 4.0  # pixels: other keypoints this close to the partner are no negatives
     corner_shift: float = 0.3  # of the random homography that the geometric term sees; 0.5 in the paper
     layout_turns: float = 0.0  # share of images whose layout the geometric term sees turned by any angle
-    layout_tilt: float = 0.0  # degrees by which the layout of any other image is turned at most
     term_dropout: float = 0.0  # probability that a pair is described without a context term
     grid_dropout: float = 0.0  # probability that a channel of the regional grid is 0
     classification: float = 1.0  # weight of the landmark loss, stage joint

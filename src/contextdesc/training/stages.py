@@ -252,11 +252,8 @@ class PairStage(nn.Module):
 
     def _moved(self, xy: Tensor, direction: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Coordinates through a random homography, after a turn that directions take part in."""
-        most = np.deg2rad(self.config.layout_tilt)
         if self.config.layout_turns and rng.random() < self.config.layout_turns:
-            most = np.pi
-        if most:
-            angle = rng.uniform(-most, most)
+            angle = rng.uniform(-np.pi, np.pi)
             xy, direction = turned(xy, angle), turned(direction, angle)
         return warp_unit_square(xy, rng, self.config.corner_shift), direction
 

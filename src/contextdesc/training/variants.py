@@ -58,9 +58,7 @@ class GeometricVariant:
     point_widths: tuple[int, ...] = (64, 64)  # pointnet: before the features that it keeps per keypoint
     pooled_widths: tuple[int, ...] = (64, 128, 1024)  # pointnet: before max pooling
     fusion_widths: tuple[int, ...] = (512, 256)  # pointnet: before its last, linear layer
-    start: float = (
-        0.0  # weight of the direction beside raw, fitted with visual's (`start.py`); 0: from nothing
-    )
+    start: float = 0.0  # weight of the direction beside raw, fitted as visual's (`start.py`); 0: from nothing
     gate: bool = False
 
 
