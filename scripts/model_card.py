@@ -50,6 +50,7 @@ def main(name: str) -> None:
         card["regional"],
         "## Evaluation",
         *_heinly(name),
+        *_other_scenes(name),
         *_terms(name),
         *_int8(folder, spec, checksum),
         "## Known weaknesses",
@@ -88,6 +89,28 @@ def _heinly(name: str) -> list[str]:
         _table(["recall", *columns], rows),
         f"Numbers: [{file.name}](../results/{file.name}), by\n\n```sh\ncontextdesc benchmark heinly --data "
         f"oxford-affine --methods {','.join(recall)}\n```",
+    ]
+
+
+def _other_scenes(name: str) -> list[str]:
+    """Terms on and off on the other evaluation scenes: recall on HPatches' sequences, pose of Strecha's."""
+    files = [ROOT / "docs" / "results" / f"{what}-{name}.json" for what in ("hsequences", "pairs")]
+    sequences, pairs = (json.loads(file.read_text(encoding="utf-8")) for file in files)
+    methods = list(sequences["sequences"])
+    columns = [*sequences["sequences"][name], *pairs["scenes"]]
+    rows = []
+    for method in methods:
+        recalls = [of["recall"] for of in sequences["sequences"][method].values()]
+        poses = [of[method]["ratio"]["AUC 5°"]["mean"] for of in pairs["scenes"].values()]
+        rows.append((method, *(f"{value:.1f}" for value in (*recalls, *poses))))
+    chosen = ",".join(methods)
+    return [
+        "Recall on two sequences of HPatches, and relative pose of Strecha's image pairs with the model's "
+        "ratio test (area under the curve up to 5 degrees), likewise reported once:",
+        _table(["", *columns], rows),
+        "Numbers: " + " and ".join(f"[{file.name}](../results/{file.name})" for file in files) + ", by\n\n"
+        f"```sh\ncontextdesc benchmark hsequences --data hpatches-sequences --methods {chosen}\n"
+        f"contextdesc benchmark pairs --data strecha --methods {chosen}\n```",
     ]
 
 
