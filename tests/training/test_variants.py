@@ -88,6 +88,11 @@ def keypoints(count: int = 20, batch: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     return torch.rand(batch, count, 2) * 2 - 1, torch.randn(batch, count), raw
 
 
+def pointing(raw: Tensor) -> Tensor:
+    """Directions (B, N, 2), any that belong to these keypoints."""
+    return F.normalize(raw[..., :2], dim=2)
+
+
 def awake(network: nn.Module) -> nn.Module:
     """Random values where training starts with zeros."""
     for parameter in network.parameters():
@@ -119,7 +124,7 @@ def test_visual_variant(config: VisualVariant) -> None:
 @pytest.mark.parametrize("config", GEOMETRIC, ids=name)
 def test_geometric_variant(config: GeometricVariant) -> None:
     network, (xy, score, raw) = geometric(config), keypoints()
-    direction = F.normalize(torch.randn(2, 20, 2), dim=2)
+    direction = pointing(raw)
     assert network(xy, score, raw, direction).abs().max() == 0
     awake(network)
     out = network(xy, score, raw, direction)
@@ -259,7 +264,8 @@ def test_central_surround_does_not_sum(kind: str) -> None:
 def test_concat_starts_small_but_not_at_zero(config: VisualVariant | GeometricVariant) -> None:
     network = visual(config) if isinstance(config, VisualVariant) else geometric(config)
     xy, score, raw = keypoints()
-    inputs = (torch.randn(2, 16, 5, 7), xy, raw) if isinstance(config, VisualVariant) else (xy, score, raw)
+    grid = torch.randn(2, 16, 5, 7)
+    inputs = (grid, xy, raw) if isinstance(config, VisualVariant) else (xy, score, raw, pointing(raw))
     start_terms(AggregationVariant("sum"), network, None)
     assert network(*inputs).abs().max() == 0
     start_terms(AggregationVariant("concat"), network, None)
@@ -280,7 +286,7 @@ class Described(nn.Module):
         if self.visual is not None:
             terms.append(self.visual(grid, xy, raw))
         if self.geometric is not None:
-            terms.append(self.geometric(xy, score, raw))
+            terms.append(self.geometric(xy, score, raw, pointing(raw)))
         return self.aggregation(raw.transpose(1, 2), *terms)
 
 
@@ -365,7 +371,7 @@ def difference(session: onnxruntime.InferenceSession, module: nn.Module, inputs:
     return float((F.normalize(answer, dim=1) - F.normalize(expected, dim=1)).abs().max())
 
 
-AXES = {"grid": {2: "h", 3: "w"}, "xy": {1: "n"}, "score": {1: "n"}, "raw": {1: "n"}}
+AXES = {"grid": {2: "h", 3: "w"}, **{name: {1: "n"} for name in ("xy", "score", "raw", "direction")}}
 SIZES = ((33, 4, 9), (1, 1, 1), (2, 1, 2), (500, 20, 12))
 
 
@@ -394,10 +400,11 @@ def test_visual_variant_exports(config: VisualVariant, tmp_path: Path) -> None:
 @pytest.mark.parametrize("config", GEOMETRIC, ids=name)
 def test_geometric_variant_exports(config: GeometricVariant, tmp_path: Path) -> None:
     def inputs(count: int) -> dict[str, Tensor]:
-        return dict(zip(("xy", "score", "raw"), keypoints(count, batch=1), strict=True))
+        xy, score, raw = keypoints(count, batch=1)
+        return {"xy": xy, "score": score, "raw": raw, "direction": pointing(raw)}
 
     network = with_statistics(geometric(config), *inputs(50).values())
-    axes = {k: AXES[k] for k in ("xy", "score", "raw")}
+    axes = {k: AXES[k] for k in ("xy", "score", "raw", "direction")}
     session = exported(network, inputs(50), axes, tmp_path / "g.onnx")
     for count, *_ in SIZES:
         assert difference(session, network, inputs(count)) < PARITY
@@ -410,7 +417,8 @@ def test_aggregation_exports_with_its_terms(how: AggregationVariant, tmp_path: P
         return {"grid": torch.randn(1, 16, height, width), "xy": xy, "score": score, "raw": raw}
 
     network = with_statistics(Described(VISUAL[0], GEOMETRIC[-1], how), *inputs(50, 6, 8).values())
-    session = exported(network, inputs(50, 6, 8), AXES, tmp_path / "a.onnx")
+    axes = {k: AXES[k] for k in inputs(1, 1, 1)}
+    session = exported(network, inputs(50, 6, 8), axes, tmp_path / "a.onnx")
     for size in SIZES:
         assert difference(session, network, inputs(*size)) < PARITY
 
