@@ -2,9 +2,8 @@
 # Repeats the training of the packaged models, from raw data to packaged files:
 #   scripts/train_models.sh DATA RUNS [OPTIONS]
 # DATA has photos/ (single photographs) and scenes/ (as `contextdesc dataset build` makes them); RUNS takes
-# checkpoints, logs and the cache (about 20 GB). OPTIONS go to every training: `--steps 2` shows within minutes
-# that all stages run. Models are written to WEIGHTS, by default those of the package. Interrupted anywhere and
-# started again, it goes on.
+# checkpoints, logs and the cache (about 20 GB). OPTIONS, such as `--steps 2`, go to every training. Models are
+# written to WEIGHTS, by default those of the package. Interrupted anywhere and started again, it goes on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 data=$(realpath "$1") runs=$(realpath -m "$2") weights=$(realpath -m "${WEIGHTS:-src/contextdesc/weights}")
