@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import cv2
@@ -104,6 +106,39 @@ def test_pair_sets_are_reproducible_and_resume(photo_folder: Path, tmp_path: Pat
     np.testing.assert_array_equal(again.patches, whole.patches)
     changed = build_homography_pairs(photos, Cache(tmp_path / "one"), dataclasses.replace(PAIRS, seed=1))
     assert changed.folder != whole.folder
+
+
+PREPARING = """
+import sys
+from pathlib import Path
+from contextdesc.image import find_images
+from contextdesc.training.data.cache import Cache
+from contextdesc.training.data.pairs import PairConfig, build_homography_pairs
+
+if __name__ == "__main__":
+    photos = list(find_images([Path(sys.argv[1])]).values())
+    build_homography_pairs(photos, Cache(Path("cache")), PairConfig(per_photo=50), workers=2)
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_a_killed_preparation_leaves_no_process(
+    sent: signal.Signals, photo_folder: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "preparing.py").write_text(PREPARING)
+    with subprocess.Popen([sys.executable, "preparing.py", str(photo_folder)], cwd=tmp_path) as process:
+        deadline = time.monotonic() + 120
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while len(started := children.read_text().split()) < 3 and time.monotonic() < deadline:
+            time.sleep(0.1)  # two workers, and what multiprocessing keeps beside them
+        assert process.poll() is None
+        time.sleep(2)  # they work
+        process.send_signal(sent)
+        assert process.wait(60) == -sent
+    assert len(started) == 3
+    while any(Path("/proc", pid).exists() for pid in started) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(Path("/proc", pid).exists() for pid in started)
 
 
 def test_a_damaged_cache_is_named(photo_folder: Path, tmp_path: Path) -> None:

@@ -29,20 +29,14 @@ from it come from `statistics.difference`.
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-import cv2
 import numpy as np
 
 from contextdesc.benchmarks.cache import Cache, key_of, keypoints_of, pixels_of
@@ -51,6 +45,7 @@ from contextdesc.detection import Detector, detect
 from contextdesc.engine import available_cores
 from contextdesc.errors import ContextDescError, InputError
 from contextdesc.keypoints import Keypoints
+from contextdesc.processes import processes
 from contextdesc.progress import progress
 
 if TYPE_CHECKING:
@@ -67,8 +62,6 @@ Option: TypeAlias = Literal["methods", "seeds", "limit", "baseline", "keypoints"
 SEEDS = (0, 1, 2, 3, 4)
 MOST_WORKERS = 8  # unless more are asked for: each holds the models
 OWN = ", own keypoints"  # after the name of a method in every row
-# Libraries that would each start a thread per core in every process
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 @dataclass(frozen=True)
@@ -229,7 +222,7 @@ class Request:
             for name, unit in units.items():
                 yield name, _attempt(score, self, unit)
             return
-        with _processes(workers) as pool:
+        with processes(workers) as pool:
             asked = {pool.submit(_attempt, score, self, unit): name for name, unit in units.items()}
             for future in as_completed(asked):
                 try:
@@ -264,39 +257,3 @@ def _attempt(score: Callable[[Request, Unit], Score], request: Request, unit: Un
         return score(request, unit)
     except InputError as error:
         return error
-
-
-def _begin() -> None:
-    """Of a process: Ctrl-C is for the one that started it, and it ends when that one is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    cv2.setNumThreads(1)
-
-
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-@contextmanager
-def _processes(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes of one thread each, which end at once if the block fails or is interrupted."""
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))  # read by libraries when a process starts
-    others = set(active_children())
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin)
-    try:
-        yield pool
-    except BaseException:
-        for process in set(active_children()) - others:
-            process.terminate()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -7,9 +7,7 @@ the arrays or, where they are photographs that exist anyway, are named by their 
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -22,6 +20,7 @@ from contextdesc.errors import InputError
 from contextdesc.image import read
 from contextdesc.keypoints import Keypoints
 from contextdesc.patches import PATCH, SUPPORT, sample_patches
+from contextdesc.processes import processes
 from contextdesc.training.data.cache import DONE, FINISHED, Cache, damaged, load_array, load_small, open_array
 from contextdesc.training.data.homography import HomographyConfig, corresponding, two_views, warp_points
 from contextdesc.training.data.perturbation import PerturbationConfig, perturb
@@ -222,9 +221,7 @@ def _map(work: Callable[[Job], Done], jobs: list[Job], workers: int) -> Iterator
     if workers <= 1:
         yield from map(work, jobs)
         return
-    # A forked child of a process with running OpenCV or PyTorch threads hangs: start fresh ones.
-    fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, fresh, cv2.setNumThreads, (1,)) as pool:
+    with processes(workers) as pool:
         yield from pool.map(work, jobs)
 
 
