@@ -1,7 +1,8 @@
-"""What a context term adds: arithmetic by hand, and a real model on real views."""
+"""What a context term adds: arithmetic by hand, a real model on real views, records of the packaged ones."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from contextdesc.errors import InputError
 from contextdesc.image import find_images, read
 from contextdesc.keypoints import Keypoints
 from contextdesc.model import load
-from contextdesc.modelfile import read_spec, write_spec
+from contextdesc.modelfile import packaged_models, read_spec, resolve, write_spec
 from contextdesc.training.data.cache import Cache
 from contextdesc.training.data.pairs import PairConfig, PairSet, build_homography_pairs
 
@@ -70,3 +71,15 @@ def test_only_what_a_model_says_it_never_saw_is_used(
     assert len(found.count) == 2 * terms.PHOTO_PAIRS.per_photo
     settings = terms.PHOTO_PAIRS.settings(list(find_images([photo_folder]).values())[-2:])
     assert found.folder == Cache(tmp_path / "cache").entry("homography", settings)
+
+
+@pytest.mark.parametrize("name", packaged_models())
+def test_every_term_of_a_packaged_model_gained_where_its_card_says_so(name: str) -> None:
+    record = Path(__file__).parents[2] / "docs" / "results" / f"terms-{name}.json"
+    found = json.loads(record.read_text(encoding="utf-8"))
+    checksum = read_spec(resolve(name))[1]
+    assert checksum in found["origin"]["methods"][name]  # these weights were measured
+    assert found["models"][name].keys() == {"photos", "scenes"}
+    for numbers in found["models"][name].values():
+        assert len(numbers["gain"]) == len(terms.COMPARISONS)
+        assert min(gain["low"] for gain in numbers["gain"].values()) > 0
