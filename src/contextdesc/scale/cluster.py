@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from contextdesc.errors import ContextDescError, InputError
+from contextdesc.processes import thread_limits
 from contextdesc.scale.task import Broken, Died, Message, Piece, Task
-from contextdesc.scale.worker import Worker, thread_limits
+from contextdesc.scale.worker import Worker
 
 _PATIENCE = 30.0  # seconds without any actor after which we say that we wait
 _KNOCK = 10.0  # seconds that the head of a cluster has to answer

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import pickle
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from contextdesc.processes import environment, thread_limits
 from contextdesc.scale.task import Broken, Died, Finished, Message, Piece, Task
-from contextdesc.scale.worker import Worker, thread_limits
+from contextdesc.scale.worker import Worker
 
 _GONE = (EOFError, OSError, pickle.UnpicklingError)  # what reading from a process that died raises
 
@@ -81,7 +80,7 @@ class LocalPool:
         ours, theirs = self._context.Pipe()
         arguments = (theirs, self._task, self._folder, self._threads)
         process = self._context.Process(target=_serve, args=arguments, daemon=True)
-        with _environment(thread_limits(self._threads)):
+        with environment(thread_limits(self._threads)):
             process.start()
         theirs.close()
         self._processes[ours] = process
@@ -104,18 +103,3 @@ def _serve(connection: Connection, task: Task, folder: Path, threads: int) -> No
         while True:
             for message in worker.handle(connection.recv()):
                 connection.send(message)
-
-
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set variables for processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

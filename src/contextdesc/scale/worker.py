@@ -17,12 +17,6 @@ _REPORT_EVERY = 0.2  # seconds
 LEFTOVERS = (".shard-*.part", ".shard-*.begun")  # what processes that died leave in the folder
 
 
-def thread_limits(threads: int) -> dict[str, str]:
-    """Environment of a process whose numerical libraries shall use so many threads."""
-    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    return dict.fromkeys(names, str(threads))
-
-
 def begun_note(folder: Path, shard: Shard) -> Path:
     """The file that names the item that a careful worker began last."""
     return folder / f".{shard.file}.begun"
@@ -32,7 +26,7 @@ class Worker:
     """Makes shards in a folder; the task is opened when the first item needs it.
 
     Args:
-        threads: that OpenCV may use; see `thread_limits` for other libraries.
+        threads: that OpenCV may use; see `processes.thread_limits` for other libraries.
     """
 
     def __init__(self, task: Task, folder: Path, threads: int) -> None:
