@@ -79,16 +79,21 @@ def _stages(name: str, stages: list[dict[str, str]]) -> list[str]:
 
 def _heinly(name: str) -> list[str]:
     file = ROOT / "docs" / "results" / f"heinly-{name}.json"
-    recall = json.loads(file.read_text(encoding="utf-8"))["recall"]
-    columns = list(next(iter(recall.values())))
-    rows = [(method, *(f"{row[column]:.1f}" for column in columns)) for method, row in recall.items()]
+    found = json.loads(file.read_text(encoding="utf-8"))
+    recall, baseline = found["recall"], found["baseline"]
+    scenes = [scene for scene in recall[name] if scene != "mean"]
+    rows = []
+    for method, of in recall.items():
+        mean = _interval(found["intervals"][method]["mean"], ".1f")
+        less = "" if method == baseline else _interval(found["difference"][method]["mean"], "+.1f")
+        rows.append((method, *(f"{of[scene]:.1f}" for scene in scenes), mean, less))
     return [
         "Recall on the Oxford affine scenes (2048 random SIFT keypoints at contrast 0.04 without precise "
         "upscaling, one-way nearest neighbour, 2.5 pixels, mean of seeds 0 to 4), reported once, never "
-        "used for a choice:",
-        _table(["recall", *columns], rows),
+        "used for a choice; 95 % intervals are over scenes:",
+        _table(["recall", *scenes, "mean", f"mean less {baseline}'s"], rows),
         f"Numbers: [{file.name}](../results/{file.name}), by\n\n```sh\ncontextdesc benchmark heinly --data "
-        f"oxford-affine --methods {','.join(recall)}\n```",
+        f"oxford-affine --methods {','.join(recall)} --baseline {baseline}\n```",
     ]
 
 
@@ -100,13 +105,14 @@ def _other_scenes(name: str) -> list[str]:
     columns = [*sequences["sequences"][name], *pairs["scenes"]]
     rows = []
     for method in methods:
-        recalls = [of["recall"] for of in sequences["sequences"][method].values()]
-        poses = [of[method]["ratio"]["AUC 5°"]["mean"] for of in pairs["scenes"].values()]
-        rows.append((method, *(f"{value:.1f}" for value in (*recalls, *poses))))
+        recalls = [f"{of['recall']:.1f}" for of in sequences["sequences"][method].values()]
+        poses = [_interval(of[method]["ratio"]["AUC 5°"], ".1f") for of in pairs["scenes"].values()]
+        rows.append((method, *recalls, *poses))
     chosen = ",".join(methods)
     return [
         "Recall on two sequences of HPatches, and relative pose of Strecha's image pairs with the model's "
-        "ratio test (area under the curve up to 5 degrees), likewise reported once:",
+        "ratio test (area under the curve up to 5 degrees; 95 % intervals over pairs), likewise reported "
+        "once:",
         _table(["", *columns], rows),
         "Numbers: " + " and ".join(f"[{file.name}](../results/{file.name})" for file in files) + ", by\n\n"
         f"```sh\ncontextdesc benchmark hsequences --data hpatches-sequences --methods {chosen}\n"
@@ -121,17 +127,15 @@ def _terms(name: str) -> list[str]:
     for kind, numbers in sets.items():
         where = f"{numbers['pairs']} pairs of {kind}"
         rows += [
-            (where, f"recall, {terms}", f"{value:.2f}", "") for terms, value in numbers["recall"].items()
+            (where, f"recall, {terms}", _interval(recall, ".2f"))
+            for terms, recall in numbers["intervals"].items()
         ]
-        rows += [
-            (where, what, f"{gain['mean']:+.2f}", f"{gain['low']:+.2f} to {gain['high']:+.2f}")
-            for what, gain in numbers["gain"].items()
-        ]
+        rows += [(where, what, _interval(gain, "+.2f")) for what, gain in numbers["gain"].items()]
     return [
         "What each context term adds on held-out photographs and scenes, with the 95 % interval of a paired "
         "bootstrap over image pairs. Settings were chosen on other draws of the same photographs and scenes, "
         "so these gains are a little kind:",
-        _table(["pairs", "what", "mean", "95 % interval"], rows),
+        _table(["pairs", "what", "mean (95 % interval)"], rows),
         f"Numbers: [{file.name}](../results/{file.name}), by `contextdesc benchmark terms --data DIR "
         f"--methods {name}`, where DIR has `photos/` and `scenes/`.",
     ]
@@ -166,6 +170,10 @@ def _int8(folder: Path, spec: modelfile.ModelSpec, checksum: str) -> list[str]:
         f"on {found.speed['machine']['cpu']} ({found.speed['machine']['cores']} cores), in "
         f"{found.speed['rounds']} interleaved rounds. Measured and written by `{told['command']}`.",
     ]
+
+
+def _interval(of: dict[str, float], form: str) -> str:
+    return f"{of['mean']:{form}} ({of['low']:{form}} to {of['high']:{form}})"
 
 
 def _threads(speed: dict[str, Any]) -> list[str]:
