@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +82,19 @@ def test_files_that_are_no_journals_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is in the way and no journal"):
         Journal(path, SETTINGS)
     assert path.read_text() == "my notes"
+
+
+class _Pressed:
+    """An array during whose conversion somebody presses Ctrl-C."""
+
+    def __array__(self, *_: object, **__: object) -> np.ndarray:
+        signal.raise_signal(signal.SIGINT)
+        return np.arange(3)
+
+
+def test_ctrl_c_waits_until_a_piece_is_kept(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j", {})
+    with pytest.raises(KeyboardInterrupt):
+        journal.append("one", {"a": _Pressed()})  # type: ignore[dict-item]
+    journal.close()
+    np.testing.assert_array_equal(Journal(tmp_path / "j", {})["one"]["a"], np.arange(3))

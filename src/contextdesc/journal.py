@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from contextdesc.errors import InputError
+from contextdesc.interrupts import uninterrupted
 
 if sys.platform != "win32":  # which has no such locks; two runs at once are the user's own to avoid
     import fcntl
@@ -67,16 +68,20 @@ class Journal:
         return len(self._where)
 
     def append(self, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Add a finished piece; it is safe from a kill of this process when the call returns."""
-        stream = BytesIO()
-        np.savez(stream, **arrays)  # type: ignore[arg-type]  # the stub confuses names and options
-        name, payload = key.encode(), stream.getvalue()
-        self._file.seek(0, 2)
-        checksum = zlib.crc32(payload, zlib.crc32(name))
-        self._file.write(_RECORD.pack(len(name), len(payload), checksum) + name)
-        self._where[key] = (self._file.tell(), len(payload))
-        self._file.write(payload)
-        self._file.flush()
+        """Add a finished piece; it is safe from a kill of this process when the call returns.
+
+        Ctrl-C meanwhile waits for it.
+        """
+        with uninterrupted():
+            stream = BytesIO()
+            np.savez(stream, **arrays)  # type: ignore[arg-type]  # the stub confuses names and options
+            name, payload = key.encode(), stream.getvalue()
+            self._file.seek(0, 2)
+            checksum = zlib.crc32(payload, zlib.crc32(name))
+            self._file.write(_RECORD.pack(len(name), len(payload), checksum) + name)
+            self._where[key] = (self._file.tell(), len(payload))
+            self._file.write(payload)
+            self._file.flush()
 
     def __getitem__(self, key: str) -> dict[str, NDArray[Any]]:
         position, length = self._where[key]

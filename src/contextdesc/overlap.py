@@ -16,6 +16,7 @@ import cv2
 
 from contextdesc.engine import available_cores
 from contextdesc.errors import ContextDescError
+from contextdesc.interrupts import uninterrupted
 from contextdesc.progress import progress
 from contextdesc.report import Report
 
@@ -70,9 +71,10 @@ def process(
                 report.failed[name] = str(error)
                 advance(f"{name}: {error}", failed=True)
                 continue
-            keep(name, kept)
-            report.done.append(name)
-            advance()
+            with uninterrupted():
+                keep(name, kept)
+                report.done.append(name)
+                advance()
     return report
 
 
