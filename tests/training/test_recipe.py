@@ -210,6 +210,10 @@ def test_configs_with_mistakes(
     assert "unknown key 'lerning_rate'; did you mean 'learning_rate'?" in message
     assert "stage is 'global': one of local, context" in fails(write('stage = "global"'), *rest)
     assert "precision fp16 is for GPUs" in fails(write('stage = "local"\nprecision = "fp16"'), *rest)
+    with monkeypatch.context() as environment:
+        environment.setenv("CXX", "no-such-compiler")
+        message = fails(write('stage = "local"\ncompile = true'), *rest)
+    assert "there is no C++ compiler: install one" in message
     assert "nothing.toml: cannot be read" in fails(tmp_path / "nothing.toml", *rest)
     assert "nowhere: no such file" in fails(write('stage = "local"'), *rest, "--photos", "nowhere")
     code, error = command(monkeypatch, capsys, "train", write('stage = "local"'), *rest)

@@ -118,9 +118,9 @@ def test_a_scene_holds_all_that_training_needs(built: tuple[Path, Path, sfm.Repo
 @pytest.mark.slow
 def test_a_finished_scene_is_kept(built: tuple[Path, Path, sfm.Report]) -> None:
     photos, output, report = built
-    begun = time.monotonic()
+    written = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
     again = build_scenes(photos, output, CONFIG, quiet=True)
-    assert time.monotonic() - begun < 2
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == written
     assert again.before == ["planes"]
     assert again.scenes == report.scenes
     with pytest.raises(InputError, match=r"other settings \(ratio\)"):
@@ -196,7 +196,7 @@ def test_a_stopped_build_goes_on(rendered: list[View], tmp_path: Path, stop: sig
         time.sleep(0.02)
     time.sleep(0.3)
     run.send_signal(stop)
-    assert run.wait(timeout=10) != 0
+    assert run.wait(timeout=60) != 0
     assert not (tmp_path / "out" / "in").exists()
     for _ in range(100):  # COLMAP's process ends with its parent
         if not (left := [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(work) in _text(p)]):

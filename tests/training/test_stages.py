@@ -197,6 +197,27 @@ def test_the_parts_of_a_step_make_up_the_whole(options: dict[str, str], make: Ma
         assert mean == pytest.approx(expected[name].item(), abs=1e-4)
 
 
+def test_a_compiled_network_learns_the_same(
+    make: Make, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the backend that wants no C++ compiler."""
+    plain = build(make("local"))
+    compiled: list[object] = []
+    really = torch.compile
+
+    def compile(function: object, **_: object) -> object:
+        compiled.append(function)
+        return really(function, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", compile)
+    stage = build(make("local", compile=True))
+    assert len(compiled) == 1
+    assert stage.state_dict().keys() == plain.state_dict().keys()  # so that checkpoints are interchangeable
+    stage.load_state_dict(plain.state_dict())
+    expected, found = plain.train().loss(2)["loss"], stage.train().loss(2)["loss"]
+    assert found.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["sum", "learned"])
 def test_without_terms_the_raw_descriptors_are_left(kind: str, make: Make, build: Build) -> None:
     config = make("context", base="rootsift", aggregation=AggregationVariant(kind))  # type: ignore[arg-type]

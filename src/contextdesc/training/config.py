@@ -51,6 +51,7 @@ class StageConfig:
     sampling: Literal["matchable", "random"] = "matchable"  # first (release), or as they come (paper)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # mixed precision on a GPU
+    compile: bool = False  # the local network by torch.compile, which wants a C++ compiler
     seed: int = 0
 
     loss: LossName = "n-pair"

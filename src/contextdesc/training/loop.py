@@ -10,6 +10,8 @@ import dataclasses
 import json
 import math
 import os
+import shutil
+import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -53,6 +55,8 @@ def train(
     device = distributed.choose_device(config.device)
     if config.precision != "fp32" and device.type == "cpu":
         raise InputError(f"precision {config.precision} is for GPUs: set it to fp32, or train on one")
+    if config.compile and device.type == "cpu" and not _has_compiler():
+        raise InputError("compile is true and there is no C++ compiler: install one, or set it to false")
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -75,6 +79,11 @@ def train(
             _draw(output, log)
         distributed.barrier()
     return output / CHECKPOINT
+
+
+def _has_compiler() -> bool:
+    """Whether there is the one that PyTorch calls."""
+    return shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")) is not None
 
 
 def _draw(output: Path, log: Callable[[str], None]) -> None:

@@ -109,6 +109,8 @@ class PairStage(nn.Module):
         self.raw_temperature = losses.Temperature(config.temperature) if adds_raw else None
         if parts.local is not None:
             parts.local.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            if config.compile:
+                parts.local.compile()
         if landmarks is not None and parts.regional is not None:
             landmarks.prepare(parts.regional)
 
