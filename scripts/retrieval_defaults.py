@@ -15,6 +15,7 @@ from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from retrieval_pairs import partners_of, shares
@@ -23,17 +24,20 @@ from contextdesc.image import find_images
 from contextdesc.journal import Journal
 from contextdesc.model import load
 from contextdesc.progress import progress
+from contextdesc.retrieval import index as index_module
 from contextdesc.retrieval.building import build_index
 from contextdesc.retrieval.index import Index
 from contextdesc.retrieval.linking import Pair, best, ordered, ranked_for_each, verified
 from contextdesc.retrieval.options import Options
-from contextdesc.retrieval.pooling import maximum
+from contextdesc.retrieval.pooling import generalised_mean, maximum, mean
 from contextdesc.retrieval.searching import FLOOR, inliers_of
 from contextdesc.retrieval.segment import Entry
 from contextdesc.retrieval.words import words_of
 
 RESULT = Path(__file__).parent.parent / "docs" / "results" / "retrieval-defaults.json"
+POOLINGS = {"mean": mean, "gem": generalised_mean, "mac": maximum}
 VOCABULARIES = (4096, 16384)
+GLOBAL_WEIGHTS = (0.1, 1.0)
 WEIGHTINGS = (Options(burstiness="none"), Options(neighbours=3))
 UNRELATED = 400  # pairs of two scenes
 DEPTHS = (10, 20, 30, 40)
@@ -82,18 +86,30 @@ def count_inliers(index: Index, journal: Journal) -> tuple[dict[Pair, int], int]
     return counts, max(counts.pop(pair) for pair in unrelated)
 
 
-def rankings(index: Index, partners: dict[str, list[str]], mac: Journal, work: Path) -> dict[str, Any]:
-    """Rankings by words, by either global descriptor, and by both."""
+def rankings(index: Index, partners: dict[str, list[str]], vectors: Journal, work: Path) -> dict[str, Any]:
+    """Rankings by words, by each global descriptor, and by both."""
     words, images = len(index.vocabulary), len(index)
-    with_mac = variant(
-        index, work / f"{words}-mac", lambda e: (e.name, e.words, e.weights, mac[e.name]["mac"])
-    )
     found = {f"{words} words": row(ranked_for_each(index, images, "words"), partners)}
-    for pooling, chosen in (("gem", index), ("mac", with_mac)):
+    for pooling in POOLINGS:
+        chosen = variant(
+            index,
+            work / f"{words}-{pooling}",
+            lambda e, p=pooling: (e.name, e.words, e.weights, vectors[e.name][p]),
+        )
         found[pooling] = row(ranked_for_each(chosen, images, "global"), partners)
         found[f"{words} words, fused with {pooling}"] = row(
             ranked_for_each(chosen, images, "fused"), partners
         )
+    return found
+
+
+def fusions(index: Index, partners: dict[str, list[str]]) -> dict[str, Any]:
+    """Rankings by both with other weights of the global descriptor than the default."""
+    found = {}
+    for weight in GLOBAL_WEIGHTS:
+        with patch.object(index_module, "GLOBAL_WEIGHT", weight):
+            ranked = ranked_for_each(index, len(index), "fused")
+        found[f"{len(index.vocabulary)} words, fused with {weight:g} times mean"] = row(ranked, partners)
     return found
 
 
@@ -154,10 +170,11 @@ def main() -> None:
         for scene in scenes
         for name, path in find_images([arguments.scenes / scene / "images"]).items()
     }
-    mac = Journal(work / "mac.journal", {"model": model.source})
+    vectors = Journal(work / "vectors.journal", {"model": model.source})
     for name, path in images.items():
-        if name not in mac:
-            mac.append(name, {"mac": maximum(model.regional(path))})
+        if name not in vectors:
+            grid = model.regional(path)
+            vectors.append(name, {pooling: pool(grid) for pooling, pool in POOLINGS.items()})
     for words in VOCABULARIES:
         build_index(model, images, work / f"index-{words}", words=words)
     indexes = [Index.open(work / f"index-{words}") for words in VOCABULARIES]
@@ -165,7 +182,8 @@ def main() -> None:
     partners = partners_of(counts, images, TOP)
     ranking: dict[str, Any] = {}
     for index in indexes:
-        ranking |= rankings(index, partners, mac, work)
+        ranking |= rankings(index, partners, vectors, work)
+    ranking |= fusions(indexes[-1], partners)
     ranking |= weightings(indexes[-1], partners, work)
     result = {
         "model": model.source, "images": len(images), "scenes": scenes,

@@ -57,6 +57,7 @@ def test_the_settings_are_those_of_the_code(page: str) -> None:
         f"({options.WORDS:,})",
         f"Above {vocabulary.EXACT_UP_TO} words",
         f"The {index.FUSED} images that rank best by words",
+        f"the sum of their score and {index.GLOBAL_WEIGHT:g} times the cosine of this vector",
         f"The {options.VERIFIED} best (`--verify`)",
         f"Images with {searching.FLOOR} or more matches",
         f"with the {options.CANDIDATES} that rank best",

@@ -69,7 +69,7 @@ def test_the_whole_road(index: Path, photo_folder: Path, tmp_path: Path) -> None
     assert "model: sift-context (" in result.stdout
     assert "every file is whole" in result.stdout
     assert "10.png" in result.stdout.splitlines()
-    assert json.loads(run("info", index, "--json").stdout)["pooling"] == "gem"
+    assert json.loads(run("info", index, "--json").stdout)["pooling"] == "mean"
 
 
 def test_a_vocabulary_is_reused(index: Path, photo_folder: Path, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_vocabulary_is_reused(index: Path, photo_folder: Path, tmp_path: Path)
     assert result.exit_code == 0, result.output
     mine, theirs = (json.loads(run("info", path, "--json").stdout) for path in (index, other))
     assert mine["vocabulary"] == theirs["vocabulary"]
-    assert (mine["pooling"], theirs["pooling"]) == ("gem", "none")
+    assert (mine["pooling"], theirs["pooling"]) == ("mean", "none")
     result = run("query", other, images / "08.png", "--rank", "global", "-q")
     assert "has no global descriptors; rank by words" in result.output
 

@@ -231,7 +231,9 @@ def test_fused_scores_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     by_words, by_global = (dict(index.rank(*query, 4, by)) for by in ("words", "global"))
     assert list(by_words) == ["a", "b", "c"]
     fused = dict(index.rank(*query, 4, "fused"))
-    assert fused == {name: pytest.approx(by_words[name] + by_global[name]) for name in "abc"}
+    assert fused == {
+        name: pytest.approx(by_words[name] + module.GLOBAL_WEIGHT * by_global[name]) for name in "abc"
+    }
     assert list(fused) == sorted(fused, key=lambda name: -fused[name])
     monkeypatch.setattr(module, "FUSED", 2)
     assert set(dict(index.rank(*query, 4, "fused"))) == {"a", "b"}

@@ -1,11 +1,12 @@
-"""Global descriptors: unit vectors between the mean and the maximum of the grid."""
+"""Global descriptors: unit vectors from the mean to the maximum of the grid."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from contextdesc.retrieval.pooling import generalised_mean, maximum, pooled
+from contextdesc.retrieval.options import Pooling
+from contextdesc.retrieval.pooling import generalised_mean, maximum, mean, pooled
 
 
 def test_the_generalised_mean_lies_between_mean_and_maximum() -> None:
@@ -27,5 +28,14 @@ def test_mac_is_the_maximum() -> None:
     assert pooled(grid, "none") is None
 
 
-def test_a_grid_of_nothing_is_finite() -> None:
-    assert np.isfinite(generalised_mean(np.zeros((4, 1, 1), np.float32))).all()
+def test_the_mean_reads_negative_values() -> None:
+    grid = np.array([[[4, 2]], [[-5, -3]], [[1, -1]]], np.float32)
+    np.testing.assert_allclose(mean(grid), [0.6, -0.8, 0], atol=1e-6)
+    np.testing.assert_array_equal(pooled(grid, "mean"), mean(grid))
+
+
+@pytest.mark.parametrize("pooling", ["mean", "gem", "mac"])
+def test_a_grid_of_nothing_is_finite(pooling: Pooling) -> None:
+    found = pooled(np.zeros((4, 1, 1), np.float32), pooling)
+    assert found is not None
+    assert np.isfinite(found).all()

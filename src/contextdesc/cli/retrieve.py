@@ -34,6 +34,7 @@ class BurstinessChoice(StrEnum):
 
 
 class GlobalChoice(StrEnum):
+    mean = "mean"
     gem = "gem"
     mac = "mac"
     none = "none"
@@ -84,7 +85,7 @@ def _build(
     ] = BurstinessChoice.root,
     pooling: Annotated[
         GlobalChoice | None,
-        typer.Option("--global", help="Global descriptor; gem, if the model has a regional network."),
+        typer.Option("--global", help="Global descriptor; mean, if the model has a regional network."),
     ] = None,
     features: Annotated[
         KeptChoice, typer.Option(help="How local features are kept for verification; none: not at all.")
@@ -111,7 +112,7 @@ def _build(
     found = find_images(images)
     model = load()
     if pooling is None:
-        pooling = GlobalChoice.gem if REGIONAL in model.spec.files else GlobalChoice.none
+        pooling = GlobalChoice.mean if REGIONAL in model.spec.files else GlobalChoice.none
     options = Options(neighbours, sigma, burstiness.value, pooling.value, features.value)
     report = build_index(
         model, found, output, options, words=words, seed=vocabulary_seed, vocabulary=given,

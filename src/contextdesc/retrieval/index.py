@@ -38,6 +38,7 @@ CHECKED_UP_TO = 64_000_000  # bytes of a file whose checksum is compared wheneve
 _SMALL_SEGMENTS = 16  # of less than half a full one, before segments are merged
 _REMOVED = 0.25  # share of removed images at which the rest is written anew
 FUSED = 1000  # images that rank best by words, among which global descriptors count, too
+GLOBAL_WEIGHT = 0.3  # of the cosine of global descriptors, beside the score of words
 
 Ranked: TypeAlias = list[tuple[str, float]]
 
@@ -188,7 +189,8 @@ class Index:
     ) -> Ranked:
         """The best `top` images, best first, by their words, their global descriptor, or both.
 
-        For `fused`, the best `FUSED` by words are ranked by the sum of both scores.
+        For `fused`, the best `FUSED` by words are ranked by the sum of that score and `GLOBAL_WEIGHT`
+        times the cosine of global descriptors.
         """
         if by == "words":
             return self.search(words, weights, top)
@@ -204,7 +206,7 @@ class Index:
         low = np.partition(every, -FUSED)[-FUSED] if len(every) > FUSED else 0.0
         for segment, scores in zip(self.segments, found, strict=True):
             rows = np.flatnonzero((scores >= low) & (scores > 0))
-            fused = scores[rows] + similarity(segment, rows, vector)
+            fused = scores[rows] + GLOBAL_WEIGHT * similarity(segment, rows, vector)
             scores[:] = -np.inf
             scores[rows] = fused
         return self._best(found, -np.inf, top)

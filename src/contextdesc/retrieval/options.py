@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from contextdesc.errors import InputError
 
 Burstiness = Literal["none", "root"]
-Pooling = Literal["none", "mac", "gem"]
+Pooling = Literal["none", "mean", "gem", "mac"]
 Kept = Literal["none", "int8", "float16"]
 Rank = Literal["words", "global", "fused"]
 
@@ -39,7 +39,7 @@ class Options:
     neighbours: int = 1
     sigma: float = 0.2
     burstiness: Burstiness = "root"
-    pooling: Pooling = "gem"
+    pooling: Pooling = "mean"
     features: Kept = "int8"
 
     def __post_init__(self) -> None:

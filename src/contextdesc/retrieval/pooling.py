@@ -17,9 +17,23 @@ _SMALLEST = 1e-6  # value of the grid
 
 def pooled(grid: NDArray[np.float32], pooling: Pooling) -> NDArray[np.float32] | None:
     """(C, h, w) to a unit vector (C,), by the pooling's name; None for `none`."""
-    if pooling == "none":
-        return None
-    return maximum(grid) if pooling == "mac" else generalised_mean(grid)
+    match pooling:
+        case "mean":
+            return mean(grid)
+        case "gem":
+            return generalised_mean(grid)
+        case "mac":
+            return maximum(grid)
+        case "none":
+            return None
+
+
+def mean(grid: NDArray[np.float32]) -> NDArray[np.float32]:
+    """SPoC without its weights (Babenko and Lempitsky, 2015): (C, h, w) to a unit vector (C,).
+
+    The only one here that reads negative values, which features before an activation have.
+    """
+    return _unit(grid.mean((1, 2), dtype=np.float64))
 
 
 def generalised_mean(grid: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -34,4 +48,4 @@ def maximum(grid: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def _unit(vector: NDArray[np.float64]) -> NDArray[np.float32]:
-    return np.asarray(vector / np.linalg.norm(vector), np.float32)
+    return np.asarray(vector / max(_SMALLEST, float(np.linalg.norm(vector))), np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 
 from contextdesc.journal import Journal
 from contextdesc.progress import progress
-from contextdesc.retrieval.pooling import generalised_mean
+from contextdesc.retrieval.pooling import mean
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,11 +22,11 @@ def image_descriptors(
     model: ContextDesc, images: Mapping[str, Path], journal_path: Path, quiet: bool = False
 ) -> NDArray[np.float32]:
     """(N, C) unit vectors, in the order of `images`; resumes where it stopped."""
-    journal = Journal(journal_path, {"model": model.source})
+    journal = Journal(journal_path, {"model": model.source, "pooling": "mean"})
     with progress("retrieve", len(images), sum(name in journal for name in images), quiet) as advance:
         for name, path in images.items():
             if name not in journal:
-                journal.append(name, {"descriptor": generalised_mean(model.regional(path))})
+                journal.append(name, {"descriptor": mean(model.regional(path))})
                 advance()
     found = np.stack([journal[name]["descriptor"] for name in images])
     journal.close()
