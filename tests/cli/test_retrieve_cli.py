@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from contextdesc.cli import app
 from contextdesc.errors import InputError
 from contextdesc.match_set import read_pairs
+from contextdesc.retrieval.index import GLOBAL_WEIGHT
 from tests.retrieval.conftest import same_picture
 from tests.sfm.conftest import photos, rendered  # noqa: F401  # fixtures
 
@@ -92,7 +93,7 @@ def test_soft_assignment_is_an_option(photo_folder: Path, tmp_path: Path) -> Non
     assert result.exit_code == 0, result.output
     result = run("query", tmp_path / "i", photo_folder / "a" / "00.png", "--top", 2, "-q")
     assert "not verified: the index keeps no local features" in result.stdout
-    assert result.stdout.splitlines()[2].split() == ["1", "-", "2.000", "00.png"]
+    assert result.stdout.splitlines()[2].split() == ["1", "-", f"{1 + GLOBAL_WEIGHT:.3f}", "00.png"]
 
 
 def test_duplicates_are_printed_a_group_a_line(index: Path, photo_folder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from contextdesc.image import find_images, read
 from contextdesc.model import ContextDesc, load
 from contextdesc.retrieval import searching
 from contextdesc.retrieval.building import build_index
-from contextdesc.retrieval.index import Index
+from contextdesc.retrieval.index import GLOBAL_WEIGHT, Index
 from contextdesc.retrieval.options import Options, Rank
 from contextdesc.retrieval.searching import FLOOR, query, rerank
 from tests.retrieval.conftest import same_picture
@@ -40,7 +40,7 @@ def test_every_rank_finds_the_image_itself(
     assert found.answers[0].name == "b/07.png"
     assert found.answers[0].path == str(path.resolve())
     assert found.answers[0].inliers is None
-    assert found.answers[0].score == pytest.approx(2 if by == "fused" else 1, abs=2e-3)
+    assert found.answers[0].score == pytest.approx(1 + GLOBAL_WEIGHT if by == "fused" else 1, abs=2e-3)
 
 
 def test_inliers_outrank_scores_from_a_floor_on(built: Index, monkeypatch: pytest.MonkeyPatch) -> None:
