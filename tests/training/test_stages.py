@@ -90,13 +90,14 @@ def wake(stage: PairStage) -> PairStage:
     ("stage", "data", "options", "trained", "frozen"),
     [
         ("local", "photos", {}, {"local"}, ()),
+        ("local", "both", {"base": "small_model", "sampling": "hard"}, {"local"}, ()),
         ("context", "photos", {"base": "rootsift"}, {"matchability", "visual", "geometric"}, ()),
         ("context", "photos", {"base": "small_model"}, {"visual", "geometric"}, ()),
         ("end-to-end", "both", {}, {"local", "visual", "geometric"}, ()),
         ("joint", "both", {"regional": REGIONAL}, {"local", "visual", "geometric", "regional"}, FROZEN),
         ("regional", "scenes", {"regional": REGIONAL}, {"regional"}, FROZEN),
     ],
-    ids=["local", "rootsift", "model", "end-to-end", "joint", "regional"],
+    ids=["local", "hard", "rootsift", "model", "end-to-end", "joint", "regional"],
 )
 def test_a_stage_moves_what_it_trains_and_nothing_else(
     stage: str, data: str, options: dict[str, object], trained: set[str], frozen: tuple[str, ...],
@@ -338,6 +339,48 @@ def test_sampling_takes_matchable_keypoints_first_or_as_they_come(make: Make, bu
     draws = [_drawn_rows(example, np.random.default_rng(i), random) for i in range(200)]
     assert all(len(np.unique(rows)) == 32 for rows in draws)
     assert np.mean([(rows < count).mean() for rows in draws]) == pytest.approx(count / 64, abs=0.03)
+
+
+def test_hard_sampling_draws_what_its_base_confuses(make: Make, build: Build, small_model: Path) -> None:
+    """The base chooses keypoints; it neither describes them nor what is held out."""
+    stage = build(make("local", base=str(small_model), sampling="hard", keypoints=24))
+    example = stage.examples[0]
+    assert example.raw is None
+    assert example.hard is not None
+    margin, rival = example.hard.margin, example.hard.rival
+    assert len(margin) == len(rival) == example.pair.count
+    hardest = int(np.abs(margin).argmin())
+    draws = [_drawn_rows(example, np.random.default_rng(i), stage.config) for i in range(100)]
+    both = np.mean([np.isin([hardest, rival[hardest]], rows).all() for rows in draws])
+    random = replace(stage.config, sampling="random")
+    apart = [_drawn_rows(example, np.random.default_rng(i), random) for i in range(100)]
+    assert both > 2 * np.mean([np.isin([hardest, rival[hardest]], rows).all() for rows in apart])
+    plain = build(make("local"))
+    assert stage.eval().recall() == plain.eval().recall()  # the same seed, so the same fresh network
+
+
+def test_hard_sampling_wants_a_base(make: Make, build: Build) -> None:
+    with pytest.raises(InputError, match="sampling hard needs 'base'"):
+        build(make("local", sampling="hard"))
+
+
+def test_half_precision_of_the_network_leaves_the_loss_whole(make: Make, build: Build) -> None:
+    """bf16 on a CPU: about the same loss and gradient, and descriptors that full precision tells apart."""
+    stage = build(make("local"))
+    whole = stage.loss(0)["n_pair"]
+    whole.backward()
+    last = stage.parts.local.last.weight  # type: ignore[union-attr]
+    assert last.grad is not None
+    expected = last.grad.clone()
+    stage.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        raw, _, _ = stage._describe(stage._draw(0, 0, 1)[0])
+        half = stage.loss(0)["n_pair"]
+    half.backward()
+    assert raw.dtype == half.dtype == torch.float32
+    assert half.item() == pytest.approx(whole.item(), rel=0.02)
+    assert half.item() != whole.item()
+    assert torch.cosine_similarity(last.grad.flatten(), expected.flatten(), dim=0) > 0.95
 
 
 def test_geodesc_wants_scenes(make: Make, build: Build) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from contextdesc.engine import Engine
 from contextdesc.errors import InputError
 from contextdesc.keypoints import Keypoints
-from contextdesc.modelfile import LOCAL, packaged_models, read_spec, resolve
+from contextdesc.modelfile import INT8, LOCAL, int8_file, packaged_models, read_int8, read_spec, resolve
 from contextdesc.rootsift import rootsift
 from contextdesc.training.networks import DESCRIPTOR
 
@@ -39,24 +39,31 @@ class Base(Protocol):
 
 
 class LocalBase:
-    """The local network of an exported model."""
+    """The local network of an exported model, in 8-bit integers if `fast` and it has them."""
 
     kind: Literal["local", "rootsift", "given"] = "local"
     has_score = True
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, fast: bool = False) -> None:
         self.folder = resolve(model)
         spec, checksum = read_spec(self.folder)
         if spec.base != "local":
             raise InputError(f"{model}: has base {spec.base}, so there is no local network in it")
         self.key, self.spec = checksum, spec
-        self._engine = Engine(self.folder / LOCAL)
+        quantised = read_int8(self.folder, spec, checksum).files if fast and _has_int8(self.folder) else {}
+        network = int8_file(LOCAL) if int8_file(LOCAL) in quantised else LOCAL
+        self.key += quantised.get(network, "")
+        self._engine = Engine(self.folder / network)
 
     def describe(
         self, view: Callable[[], Image], keypoints: Keypoints, patches: NDArray[np.uint8]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         raw, score = self._engine.run_batched(patches=patches)
         return raw, score
+
+
+def _has_int8(folder: Path) -> bool:
+    return (folder / INT8).is_file()
 
 
 class RootSiftBase:
@@ -99,12 +106,15 @@ class FunctionBase:
         return raw, None
 
 
-def build_base(base: str) -> Base:
-    """The base of a config: `rootsift`, a model (its name or folder), or `module:function`."""
+def build_base(base: str, fast: bool = False) -> Base:
+    """The base of a config: `rootsift`, a model (its name or folder), or `module:function`.
+
+    `fast` allows a model its 8-bit network, if it has one.
+    """
     if base == "rootsift":
         return RootSiftBase()
     if base in packaged_models() or Path(base).exists() or ":" not in base:
-        return LocalBase(base)
+        return LocalBase(base, fast)
     return FunctionBase(base)
 
 

@@ -36,7 +36,7 @@ class StageConfig:
     scenes: str | None = None  # folder of scenes, for pairs of different photographs
     held_out_scenes: tuple[str, ...] = ()  # names of scenes that only validate
     held_out_pairs: int = 5  # of each held-out scene
-    base: str | None = None  # stage context: rootsift, a model with a local network, or module:function
+    base: str | None = None  # rootsift, a model with a local network, or module:function; see `check`
 
     optimiser: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = 0.1
@@ -48,9 +48,10 @@ class StageConfig:
     pairs_per_step: int = 2  # image pairs of a batch
     scene_share: float | None = None  # of pairs of scenes in a batch; None: as of all pairs
     keypoints: int = 256  # per image and batch
-    sampling: Literal["matchable", "random"] = "matchable"  # first (release), or as they come (paper)
+    # Matchable ones first (release), as they come (paper), or those that are hard for `base` first
+    sampling: Literal["matchable", "random", "hard"] = "matchable"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # mixed precision on a GPU
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"  # mixed precision; fp16 on a GPU alone
     compile: bool = False  # the local network by torch.compile, which wants a C++ compiler
     seed: int = 0
 
@@ -89,6 +90,11 @@ class StageConfig:
                 raise InputError(f"{name} is {getattr(self, name)}: at least 1")
         if self.stage == "context" and self.base is None:
             raise InputError("stage context needs 'base': rootsift, a model, or module:function")
+        if self.sampling == "hard" and (self.base is None or self.stage in ("context", "regional")):
+            raise InputError(
+                "sampling hard needs 'base', whose descriptors tell which keypoints are hard, and a stage "
+                f"that trains the local network, not {self.stage}"
+            )
         if self.stage == "context" and self.visual.strategy == "central-surround":
             raise InputError("visual strategy central-surround trains on patches: stage local or end-to-end")
         if self.stage == "context" and not (self.has_visual or self.has_geometric):

@@ -53,8 +53,8 @@ def train(
     Under `torchrun`, each process takes its share of every step, and the first one writes.
     """
     device = distributed.choose_device(config.device)
-    if config.precision != "fp32" and device.type == "cpu":
-        raise InputError(f"precision {config.precision} is for GPUs: set it to fp32, or train on one")
+    if config.precision == "fp16" and device.type == "cpu":
+        raise InputError("precision fp16 is for GPUs: set it to fp32 or bf16, or train on one")
     if config.compile and device.type == "cpu" and not _has_compiler():
         raise InputError("compile is true and there is no C++ compiler: install one, or set it to false")
     try:

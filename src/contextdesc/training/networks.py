@@ -110,7 +110,7 @@ class LocalNetwork(nn.Module):
         raw = self.last(feature_map)  # (N, 128, 1, 1)
         read = feature_map if self.config.matchability == "map" else raw
         # The ranking loss trains the predictor, not the descriptor that it reads.
-        return F.normalize(raw.flatten(1), dim=1), self.matchability(read.detach())
+        return F.normalize(raw.flatten(1).float(), dim=1), self.matchability(read.detach())
 
 
 def standardise(patches: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 
 from contextdesc.errors import InputError
 from contextdesc.image import find_images
-from contextdesc.training.bases import LocalBase, build_base
+from contextdesc.training.bases import Base, LocalBase, build_base
 from contextdesc.training.config import StageConfig
 from contextdesc.training.data.cache import Cache
 from contextdesc.training.data.frozen import Examples, Mixture, freeze
@@ -68,17 +68,21 @@ def _pair_stage(config: StageConfig, cache: Cache, workers: int, say: Say) -> Pa
     fewest = min(pairs.keypoints.shape[2] for pairs in train)
     if config.keypoints > fewest:
         raise InputError(f"keypoints is {config.keypoints}, and there are pairs of {fewest}: lower it")
-    base = build_base(config.base) if config.stage == "context" and config.base is not None else None
-    if isinstance(base, LocalBase) and base.spec.raw_size != DESCRIPTOR:
+    base = _base(config)
+    if config.stage == "context" and isinstance(base, LocalBase) and base.spec.raw_size != DESCRIPTOR:
         raise InputError(f"{config.base}: raw descriptors of {base.spec.raw_size} values, not {DESCRIPTOR}")
     cached = config.has_visual and config.stage != "joint"
     regional = build_grids(config.regional) if cached else None
 
-    def frozen(pairs: PairSet) -> Examples:
-        return freeze(pairs, cache, base, regional, lambda what: _told(what, say))
+    def frozen(pairs: PairSet, base: Base | None) -> Examples:
+        hard = None if config.stage == "context" else config.near
+        return freeze(pairs, cache, base, regional, lambda what: _told(what, say), hard)
 
+    described = base if config.stage == "context" else None  # otherwise it tells hard keypoints alone
     parts = build_parts(
-        config, base is not None and base.has_score, None if regional is None else regional.channels
+        config,
+        described is not None and described.has_score,
+        None if regional is None else regional.channels,
     )
     if config.stage == "joint":
         parts.regional = load_regional(config.regional)
@@ -86,7 +90,7 @@ def _pair_stage(config: StageConfig, cache: Cache, workers: int, say: Say) -> Pa
     for source in config.init:
         loaded |= load_parts(Path(source), parts)
     landmarks = _landmarks(config, parts) if config.stage == "joint" else None
-    examples = Mixture([frozen(pairs) for pairs in train])
+    examples = Mixture([frozen(pairs, base) for pairs in train])
     if parts.visual is not None and parts.visual.config.start > 0 and "visual" not in loaded:
         starts = isinstance(parts.geometric, ContextNormContext) and config.geometric.start > 0
         geometric = parts.geometric if starts and "geometric" not in loaded else None
@@ -96,9 +100,16 @@ def _pair_stage(config: StageConfig, cache: Cache, workers: int, say: Say) -> Pa
         config,
         parts,
         examples,
-        {suffix: frozen(pairs) for suffix, pairs in held_out.items()},
+        {suffix: frozen(pairs, described) for suffix, pairs in held_out.items()},
         landmarks,
     )
+
+
+def _base(config: StageConfig) -> Base | None:
+    """Frozen descriptors: those that context is put on, or those that say which keypoints are hard."""
+    if config.base is None or not (config.stage == "context" or config.sampling == "hard"):
+        return None
+    return build_base(config.base, fast=config.stage != "context")
 
 
 def build_pair_sets(

@@ -23,6 +23,7 @@ from contextdesc.model import directions, regional_image
 from contextdesc.training import losses
 from contextdesc.training.config import StageConfig
 from contextdesc.training.data.frozen import Example, Examples, Mixture
+from contextdesc.training.data.hard import hard_rows
 from contextdesc.training.data.places import at_place, place_recall
 from contextdesc.training.landmarks import LandmarkTask
 from contextdesc.training.parts import Parts
@@ -315,6 +316,11 @@ class PairStage(nn.Module):
         return kept
 
     def _pair_loss(self, descriptors: Tensor, batch: Batch, alpha: Tensor) -> Tensor:
+        """The loss in full precision, whatever the networks' is: half of it does not tell rivals apart."""
+        with torch.autocast(self.device.type, enabled=False):
+            return self._full_pair_loss(descriptors.float(), batch, alpha)
+
+    def _full_pair_loss(self, descriptors: Tensor, batch: Batch, alpha: Tensor) -> Tensor:
         function = losses.LOSSES[self.config.loss]
 
         def of_pair(i: int) -> Tensor:
@@ -337,6 +343,9 @@ def _drawn_rows(example: Example, rng: np.random.Generator, config: StageConfig)
     count, total = example.pair.count, example.pair.keypoints.shape[1]
     if config.sampling == "random":
         return rng.permutation(total)[: config.keypoints]
+    if config.sampling == "hard":
+        assert example.hard is not None  # by the config's check
+        return hard_rows(example.hard.margin, example.hard.rival, total, config.keypoints, rng)
     rows = rng.permutation(count)[: config.keypoints]
     others = count + rng.permutation(total - count)[: config.keypoints - len(rows)]
     return np.concatenate([rows, others])

@@ -1,6 +1,6 @@
-"""Outputs of frozen networks on a pair set, computed once: raw descriptors and regional grids.
+"""Outputs of frozen networks on a pair set, computed once: raw descriptors, what is hard, regional grids.
 
-Both lie in the cache, keyed by the pair set and by what computed them; an interrupted computation goes on.
+They lie in the cache, keyed by the pair set and by what computed them; an interrupted computation goes on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from contextdesc.image import read
 from contextdesc.keypoints import Keypoints
 from contextdesc.training.data.cache import DONE, FINISHED, Cache, damaged, load_array, load_small, open_array
+from contextdesc.training.data.hard import hardness, margins
 from contextdesc.training.data.pairs import Pair, PairSet, Progress, no_progress
 
 if TYPE_CHECKING:
@@ -55,14 +56,23 @@ class Grids:
 
 
 @dataclass(frozen=True)
+class Hard:
+    """Margin and rival of each keypoint with a partner; see `hard.py`."""
+
+    margin: NDArray[np.float32]
+    rival: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
 class Example:
-    """A pair and what is frozen of it: raw (2, K, C) half, score (2, K), both grids; None if not."""
+    """A pair and what is frozen of it: raw (2, K, C) half, score (2, K), both grids, hard; None if not."""
 
     pair: Pair
     views: tuple[Path, Path]
     raw: NDArray[np.float16] | None
     score: NDArray[np.float32] | None
     grids: tuple[NDArray[np.float32], NDArray[np.float32]] | None
+    hard: Hard | None = None
 
 
 class Examples:
@@ -74,8 +84,9 @@ class Examples:
         raw: NDArray[np.float16] | None = None,
         score: NDArray[np.float32] | None = None,
         grids: Grids | None = None,
+        hard: Hard | None = None,
     ) -> None:
-        self.pairs, self._raw, self._score, self._grids = pairs, raw, score, grids
+        self.pairs, self._raw, self._score, self._grids, self._hard = pairs, raw, score, grids, hard
 
     def __len__(self) -> int:
         return len(self.pairs)
@@ -88,7 +99,21 @@ class Examples:
             None if self._raw is None else self._raw[index],
             None if self._score is None else self._score[index],
             None if self._grids is None else (self._grids[first], self._grids[second]),
+            None if self._hard is None else self._hard_of(index, self._hard),
         )
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """How often each pair should be drawn: all alike or, where it is known, as it is hard."""
+        if self._hard is None:
+            return np.ones(len(self))
+        return np.array(
+            [hardness(self._hard_of(index, self._hard).margin).mean() for index in range(len(self))]
+        )
+
+    def _hard_of(self, index: int, hard: Hard) -> Hard:
+        matchable = int(self.pairs.count[self.pairs.usable[index]])
+        return Hard(hard.margin[index, :matchable], hard.rival[index, :matchable])
 
 
 class Mixture:
@@ -97,6 +122,7 @@ class Mixture:
     def __init__(self, parts: list[Examples]) -> None:
         self.parts = parts
         self._starts = np.cumsum([0, *map(len, parts)])
+        self._chances = np.concatenate([part.weights for part in parts])
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -108,12 +134,18 @@ class Mixture:
     def draw(
         self, rng: np.random.Generator, count: int, last_share: float | None = None
     ) -> NDArray[np.int64]:
-        """Indices of examples, each as likely as any other, or the last set's with a given share."""
+        """Indices of examples by their weights, or the last set's with a given share."""
         if last_share is None or len(self.parts) == 1:
-            return rng.integers(len(self), size=count)
+            return self._drawn(rng, 0, len(self), count)
         last = int(self._starts[-2])
-        others = rng.integers(last, size=count)
-        return np.where(rng.random(count) < last_share, rng.integers(last, len(self), size=count), others)
+        others = self._drawn(rng, 0, last, count)
+        return np.where(rng.random(count) < last_share, self._drawn(rng, last, len(self), count), others)
+
+    def _drawn(self, rng: np.random.Generator, start: int, end: int, count: int) -> NDArray[np.int64]:
+        chances = self._chances[start:end]
+        if (chances == 1).all():
+            return rng.integers(start, end, size=count)
+        return start + rng.choice(end - start, count, p=chances / chances.sum())
 
 
 def freeze(
@@ -122,11 +154,36 @@ def freeze(
     base: Base | None = None,
     regional: Regional | None = None,
     progress: Callable[[str], Progress] = lambda what: no_progress,
+    hard: float | None = None,
 ) -> Examples:
-    """A pair set with what `base` and `regional` make of it, computed or out of the cache."""
+    """A pair set with what `base` and `regional` make of it, computed or out of the cache.
+
+    With `hard`, in pixels, the base only tells which keypoints are hard: others this close to the partner
+    are not what they are taken for.
+    """
     raw, score = (None, None) if base is None else _raw(pairs, cache, base, progress("raw descriptors"))
     grids = None if regional is None else _grids(pairs, cache, regional, progress("regional grids"))
-    return Examples(pairs, raw, score, grids)
+    if hard is None or base is None or raw is None:
+        return Examples(pairs, raw, score, grids)
+    return Examples(pairs, grids=grids, hard=_hard(pairs, raw, cache, base, hard))
+
+
+def _hard(pairs: PairSet, raw: NDArray[np.float16], cache: Cache, base: Base, near: float) -> Hard:
+    folder = cache.entry("hard", [pairs.folder.name, base.key, near])
+    shape = raw.shape[0], raw.shape[2]
+    if not (folder / DONE).exists():
+        cache.make_room(folder, 8.0 * float(np.prod(shape)))
+        margin, rival = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
+        for index in range(len(pairs)):
+            pair = pairs[index]
+            margin[index, : pair.count], rival[index, : pair.count] = margins(pair, raw[index], near)
+        np.save(folder / "margin.npy", margin)
+        np.save(folder / "rival.npy", rival)
+        (folder / DONE).touch()
+    return Hard(
+        load_small(folder / "margin.npy", shape, np.float32),
+        load_small(folder / "rival.npy", shape, np.int32),
+    )
 
 
 def _raw(
