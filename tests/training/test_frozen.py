@@ -22,7 +22,8 @@ from contextdesc.patches import sample_patches
 from contextdesc.rootsift import rootsift
 from contextdesc.training.bases import LocalBase, RootSiftBase
 from contextdesc.training.data.cache import DONE, FINISHED, Cache
-from contextdesc.training.data.frozen import Examples, Grids, Mixture, freeze
+from contextdesc.training.data.frozen import Examples, Grids, Hard, Mixture, freeze
+from contextdesc.training.data.hard import margins
 from contextdesc.training.data.pairs import (
     Pair,
     PairConfig,
@@ -353,3 +354,39 @@ def test_a_mixture_draws_a_share_of_its_last_part(pairs: PairSet, uneven: PairSe
     assert shares(1.0)[:2] == [0] * 2
     alone = Mixture([Examples(pairs)]).draw(np.random.default_rng(0), 6000, 0.2)
     assert set(alone.tolist()) == {0, 1, 2, 3}
+
+
+def test_a_mixture_draws_hard_pairs_more_often(pairs: PairSet, uneven: PairSet) -> None:
+    """As often as their keypoints stand on the boundary: all of a pair, or a fifth of them."""
+    keypoints = pairs.keypoints.shape[2]
+    margin = np.full((len(pairs), keypoints), 10.0, np.float32)
+    margin[0] = 0
+    for index, share in ((1, 0.2), (2, 0.2), (3, 0.4)):
+        margin[index, : round(share * pairs[index].count)] = 0
+    hard = Hard(margin, np.zeros(margin.shape, np.int32))
+    chances = Examples(pairs, hard=hard).weights
+    assert chances == pytest.approx([1, 0.2, 0.2, 0.4], abs=0.02)  # counts are not multiples of five
+    mixture = Mixture([Examples(uneven), Examples(pairs, hard=hard)])
+    drawn = mixture.draw(np.random.default_rng(0), 6000, 0.9)
+    expected = [0.05] * 2 + (0.9 * chances / chances.sum()).tolist()
+    assert (np.bincount(drawn, minlength=6) / 6000).tolist() == pytest.approx(expected, abs=0.02)
+
+
+def test_what_is_hard_is_computed_once(pairs: PairSet, tmp_path: Path) -> None:
+    first = freeze(pairs, Cache(tmp_path), RootSiftBase(), hard=4.0)
+    assert first[0].raw is None
+    found = first[0].hard
+    assert found is not None
+    raw = freeze(pairs, Cache(tmp_path), RootSiftBase())[0].raw
+    assert raw is not None
+    margin, rival = margins(pairs[0], raw, 4.0)
+    np.testing.assert_array_equal(found.margin, margin)
+    np.testing.assert_array_equal(found.rival, rival)
+    (folder,) = tmp_path.glob("hard-*")
+    np.save(folder / "margin.npy", np.zeros_like(np.load(folder / "margin.npy")))
+    again = freeze(pairs, Cache(tmp_path), RootSiftBase(), hard=4.0)[0].hard
+    assert again is not None
+    assert not again.margin.any()  # read, not computed
+    (folder / "rival.npy").write_bytes(b"")
+    with pytest.raises(InputError, match=r"rival\.npy: damaged cache"):
+        freeze(pairs, Cache(tmp_path), RootSiftBase(), hard=4.0)
