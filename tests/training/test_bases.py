@@ -13,7 +13,7 @@ from contextdesc.engine import Engine
 from contextdesc.errors import InputError
 from contextdesc.image import Image
 from contextdesc.keypoints import Keypoints
-from contextdesc.modelfile import LOCAL, ModelSpec, resolve, write_spec
+from contextdesc.modelfile import INT8, LOCAL, ModelSpec, resolve, write_spec
 from contextdesc.patches import sample_patches
 from contextdesc.rootsift import rootsift
 from contextdesc.training.bases import Base, FunctionBase, LocalBase, RootSiftBase, build_base
@@ -52,6 +52,18 @@ def test_rootsift_reads_the_view(photo: Image, keypoints: Keypoints) -> None:
     assert isinstance(base, RootSiftBase)
     assert (base.kind, base.has_score) == ("rootsift", False)
     np.testing.assert_array_equal(described(base, photo, keypoints), rootsift(photo.gray, keypoints))
+
+
+def test_a_fast_base_takes_the_8_bit_network_where_there_is_one(
+    small_model: Path, photo: Image, keypoints: Keypoints
+) -> None:
+    whole, fast = build_base("contextdesc"), build_base("contextdesc", fast=True)
+    assert whole.key != fast.key  # the cache keeps them apart
+    raw, quantised = described(whole, photo, keypoints), described(fast, photo, keypoints)
+    assert 0.9 < (raw * quantised).sum(1).min() < (raw * quantised).sum(1).max() < 1
+    assert not (small_model / INT8).exists()
+    without = build_base(str(small_model), fast=True)
+    assert without.key == build_base(str(small_model)).key
 
 
 @pytest.mark.parametrize("given", ["name", "folder"])

@@ -50,9 +50,12 @@ class LocalBase:
         if spec.base != "local":
             raise InputError(f"{model}: has base {spec.base}, so there is no local network in it")
         self.key, self.spec = checksum, spec
-        quantised = read_int8(self.folder, spec, checksum).files if fast and _has_int8(self.folder) else {}
-        network = int8_file(LOCAL) if int8_file(LOCAL) in quantised else LOCAL
-        self.key += quantised.get(network, "")
+        network = LOCAL
+        if fast and (self.folder / INT8).is_file():
+            quantised = read_int8(self.folder, spec, checksum).files
+            if int8_file(LOCAL) in quantised:
+                network = int8_file(LOCAL)
+                self.key += quantised[network]
         self._engine = Engine(self.folder / network)
 
     def describe(
@@ -60,10 +63,6 @@ class LocalBase:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         raw, score = self._engine.run_batched(patches=patches)
         return raw, score
-
-
-def _has_int8(folder: Path) -> bool:
-    return (folder / INT8).is_file()
 
 
 class RootSiftBase:

@@ -57,14 +57,11 @@ def margins(
     unit = raw.astype(np.float32)
     unit /= np.maximum(np.linalg.norm(unit, axis=2, keepdims=True), 1e-6)
     partner = (unit[0, :count] * unit[1, :count]).sum(1)
+    places = at_place(pair.place, pair.xy[1], near)  # (K, K)
     wrong = []
-    for side in (0, 1):  # whose keypoints look for their partner in the other image
+    for side, place in ((0, places[:count]), (1, places.T[:count])):  # who looks for partners in the other
         cosine = unit[side, :count] @ unit[1 - side].T  # (count, K)
-        cosine[at_place(pair.xy[1 - side, :count], pair.xy[1 - side], near)] = -1
-        if side == 0:
-            cosine[at_place(pair.place[:count], pair.xy[1], near)] = -1
-        else:
-            cosine[at_place(pair.place, pair.xy[1, :count], near).T] = -1
+        cosine[place | at_place(pair.xy[1 - side, :count], pair.xy[1 - side], near)] = -1
         wrong.append(cosine)
     rows = np.stack([cosine.argmax(1) for cosine in wrong])  # (2, count)
     nearest = np.stack([cosine.max(1) for cosine in wrong])
