@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Measures anew what depends on the weights of `contextdesc`, and writes results, cards and pages:
 #   scripts/measure_models.sh DATA WORK
-# DATA has train/photos, train/scenes and eval/oxford-affine, hpatches-sequences and strecha; WORK takes what is
-# finished, so that a run that was stopped goes on. Times (docs/speed.md, docs/scale.md) are not among it.
+# DATA has train/photos, train/scenes and eval/oxford-affine, hpatches-sequences and strecha; WORK remembers what is
+# finished with these weights, so that a run that was stopped goes on. Times (docs/speed.md, docs/scale.md) are not
+# among it, nor is the mean of Oxford that card.json, the README and `contextdesc models` quote.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-data=$(realpath "$1") work=$(realpath -m "$2")
+weights=$(sha256sum src/contextdesc/weights/contextdesc/model.json | cut -c1-16)
+data=$(realpath "$1") work=$(realpath -m "$2")/$weights
 mkdir -p "$work"
 terms=contextdesc:none,contextdesc:visual,contextdesc:geometric,contextdesc
 

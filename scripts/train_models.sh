@@ -27,9 +27,7 @@ train contextdesc/1-local.toml 1-local
 train contextdesc/2-local.toml 2-local "${scenes[@]}" --init "$(checkpoint 1-local)"
 train contextdesc/2b-local.toml 2b-local "${scenes[@]}" --init "$(checkpoint 2-local)"
 train contextdesc/2c-local.toml 2c-local "${scenes[@]}" --init "$(checkpoint 2b-local)"
-contextdesc export "$(checkpoint 2c-local)" -o "$runs/2c-model"
-train contextdesc/2d-local.toml 2d-local "${scenes[@]}" --init "$(checkpoint 2c-local)" --base "$runs/2c-model"
-contextdesc export "$(checkpoint 2d-local)" -o "$runs/local-model"
+contextdesc export "$(checkpoint 2c-local)" -o "$runs/local-model"
 train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-model"
 contextdesc export "$(checkpoint 3-context)" --base "$runs/local-model" --ratio-scenes "$data/scenes" \
     --card configs/data.json --card configs/contextdesc/card.json -o "$weights/contextdesc"
