@@ -76,8 +76,16 @@ class InTurn(Mixture):
         return np.arange(count) % len(self)
 
 
+class Listed(list[Example]):
+    """Examples, each as likely to be drawn as any other."""
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        return np.ones(len(self))
+
+
 def mixture(*parts: list[Example], kind: type[Mixture] = Mixture) -> Mixture:
-    return kind(list(parts))  # type: ignore[arg-type]  # lists have all that it asks of examples
+    return kind([Listed(part) for part in parts])  # type: ignore[misc]  # all that it asks of examples
 
 
 def fitted(examples: Mixture, encoder: VisualConfig = ENCODER, config: StageConfig = CONFIG) -> VisualContext:

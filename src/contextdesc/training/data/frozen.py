@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -122,7 +122,6 @@ class Mixture:
     def __init__(self, parts: list[Examples]) -> None:
         self.parts = parts
         self._starts = np.cumsum([0, *map(len, parts)])
-        self._chances = np.concatenate([part.weights for part in parts])
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -130,6 +129,10 @@ class Mixture:
     def __getitem__(self, index: int) -> Example:
         which = int(np.searchsorted(self._starts, index, side="right")) - 1
         return self.parts[which][index - int(self._starts[which])]
+
+    @cached_property
+    def _chances(self) -> NDArray[np.float64]:
+        return np.concatenate([part.weights for part in self.parts])
 
     def draw(
         self, rng: np.random.Generator, count: int, last_share: float | None = None
