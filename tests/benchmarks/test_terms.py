@@ -71,6 +71,9 @@ def test_only_what_a_model_says_it_never_saw_is_used(
     assert len(found.count) == 2 * terms.PHOTO_PAIRS.per_photo
     settings = terms.PHOTO_PAIRS.settings(list(find_images([photo_folder]).values())[-2:])
     assert found.folder == Cache(tmp_path / "cache").entry("homography", settings)
+    (others,) = terms.held_out_pairs(told, tmp_path, Cache(tmp_path / "cache"), seed=101).values()
+    assert len(others.count) == len(found.count)
+    assert not np.array_equal(others.keypoints, found.keypoints)  # other views of the same photographs
 
 
 @pytest.mark.parametrize("name", packaged_models())

@@ -13,6 +13,7 @@ from contextdesc.engine import Engine
 from contextdesc.errors import InputError
 from contextdesc.image import Image
 from contextdesc.keypoints import Keypoints
+from contextdesc.model import Precision
 from contextdesc.modelfile import INT8, LOCAL, ModelSpec, resolve, write_spec
 from contextdesc.patches import sample_patches
 from contextdesc.rootsift import rootsift
@@ -40,9 +41,9 @@ def described(base: Base, photo: Image, keypoints: Keypoints) -> np.ndarray:
     return raw
 
 
-def refused(base: str) -> str:
+def refused(base: str, precision: Precision = "fp32") -> str:
     with pytest.raises(InputError) as raised:
-        build_base(base)
+        build_base(base, precision)
     assert "\n" not in str(raised.value)
     return str(raised.value)
 
@@ -54,16 +55,17 @@ def test_rootsift_reads_the_view(photo: Image, keypoints: Keypoints) -> None:
     np.testing.assert_array_equal(described(base, photo, keypoints), rootsift(photo.gray, keypoints))
 
 
-def test_a_fast_base_takes_the_8_bit_network_where_there_is_one(
-    small_model: Path, photo: Image, keypoints: Keypoints
-) -> None:
-    whole, fast = build_base("contextdesc"), build_base("contextdesc", fast=True)
+def test_a_base_in_8_bits(photo: Image, keypoints: Keypoints) -> None:
+    whole, fast = build_base("contextdesc"), build_base("contextdesc", "int8")
     assert whole.key != fast.key  # the cache keeps them apart
     raw, quantised = described(whole, photo, keypoints), described(fast, photo, keypoints)
     assert 0.9 < (raw * quantised).sum(1).min() < (raw * quantised).sum(1).max() < 1
+
+
+def test_8_bits_are_asked_only_of_models_that_have_them(small_model: Path) -> None:
     assert not (small_model / INT8).exists()
-    without = build_base(str(small_model), fast=True)
-    assert without.key == build_base(str(small_model)).key
+    assert "contextdesc quantise" in refused(str(small_model), "int8")
+    assert "rootsift is no model" in refused("rootsift", "int8")
 
 
 @pytest.mark.parametrize("given", ["name", "folder"])

@@ -22,8 +22,8 @@ from contextdesc.patches import sample_patches
 from contextdesc.rootsift import rootsift
 from contextdesc.training.bases import LocalBase, RootSiftBase
 from contextdesc.training.data.cache import DONE, FINISHED, Cache
-from contextdesc.training.data.frozen import Examples, Grids, Hard, Mixture, freeze
-from contextdesc.training.data.hard import margins
+from contextdesc.training.data.frozen import Examples, Grids, Mixture, freeze
+from contextdesc.training.data.hard import Hard, find_hard
 from contextdesc.training.data.pairs import (
     Pair,
     PairConfig,
@@ -379,9 +379,9 @@ def test_what_is_hard_is_computed_once(pairs: PairSet, tmp_path: Path) -> None:
     assert found is not None
     raw = freeze(pairs, Cache(tmp_path), RootSiftBase())[0].raw
     assert raw is not None
-    margin, rival = margins(pairs[0], raw, 4.0)
-    np.testing.assert_array_equal(found.margin, margin)
-    np.testing.assert_array_equal(found.rival, rival)
+    expected = find_hard(pairs[0], raw, 4.0)
+    np.testing.assert_array_equal(found.margin, expected.margin)
+    np.testing.assert_array_equal(found.rival, expected.rival)
     (folder,) = tmp_path.glob("hard-*")
     np.save(folder / "margin.npy", np.zeros_like(np.load(folder / "margin.npy")))
     again = freeze(pairs, Cache(tmp_path), RootSiftBase(), hard=4.0)[0].hard

@@ -90,14 +90,14 @@ def wake(stage: PairStage) -> PairStage:
     ("stage", "data", "options", "trained", "frozen"),
     [
         ("local", "photos", {}, {"local"}, ()),
-        ("local", "both", {"base": "small_model", "sampling": "hard"}, {"local"}, ()),
+        ("local", "both", {"base": "small_model", "sampling": "hard", "precision": "bf16"}, {"local"}, ()),
         ("context", "photos", {"base": "rootsift"}, {"matchability", "visual", "geometric"}, ()),
         ("context", "photos", {"base": "small_model"}, {"visual", "geometric"}, ()),
         ("end-to-end", "both", {}, {"local", "visual", "geometric"}, ()),
         ("joint", "both", {"regional": REGIONAL}, {"local", "visual", "geometric", "regional"}, FROZEN),
         ("regional", "scenes", {"regional": REGIONAL}, {"regional"}, FROZEN),
     ],
-    ids=["local", "hard", "rootsift", "model", "end-to-end", "joint", "regional"],
+    ids=["local", "hard bf16", "rootsift", "model", "end-to-end", "joint", "regional"],
 )
 def test_a_stage_moves_what_it_trains_and_nothing_else(
     stage: str, data: str, options: dict[str, object], trained: set[str], frozen: tuple[str, ...],

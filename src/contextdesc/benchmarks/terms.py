@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from contextdesc.benchmarks.methods.models import SIFT
-from contextdesc.benchmarks.protocol import Protocol, Request
+from contextdesc.benchmarks.protocol import Protocol, Request, Setting
 from contextdesc.benchmarks.report import Cell, Report, Table
 from contextdesc.benchmarks.statistics import RESAMPLES, Mean, bootstrap
 from contextdesc.errors import InputError
@@ -33,11 +33,12 @@ from contextdesc.training.data.scene_pairs import ScenePairConfig, build_scene_p
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Other draws than those that training validates on; keypoints as they come, as they do in use
+SEED = 100  # other draws than those that training validates on
+# Keypoints as they come, as they do in use
 PHOTO_PAIRS = PairConfig(
-    keypoints=2048, draw="random", per_photo=3, seed=100, homography=HomographyConfig(still=0.25)
+    keypoints=2048, draw="random", per_photo=3, seed=SEED, homography=HomographyConfig(still=0.25)
 )
-SCENE_PAIRS = ScenePairConfig(keypoints=2048, draw="random", per_scene=30, seed=100)
+SCENE_PAIRS = ScenePairConfig(keypoints=2048, draw="random", per_scene=30, seed=SEED)
 CONTEXTS: tuple[Context, ...] = ("none", "visual", "geometric", "both")
 # What a term adds: on, against off
 COMPARISONS = (
@@ -53,18 +54,21 @@ PROTOCOL = Protocol(
     layout="photos/ and scenes/ that a model was trained on; those that model.json says were held out count",
     source="the model's card lists the sources of its data",
     takes=("methods",),
+    settings=(Setting("seed", SEED, "of the draw of pairs: report on one, choose among models on another"),),
 )
 
 
 def run(request: Request) -> Report:
     """Recalls with and without each term of every model among the methods."""
     found: dict[str, dict[str, dict[str, NDArray[np.float64]]]] = {}
+    seed = int(request.setting("seed", PROTOCOL))
     with tempfile.TemporaryDirectory() as folder:
         for model in request.methods:
             if model in SIFT:
                 continue  # no context in them
             found[model] = {}
-            for kind, pairs in held_out_pairs(model, request.data, Cache(Path(folder))).items():
+            sets = held_out_pairs(model, request.data, Cache(Path(folder)), seed=seed)
+            for kind, pairs in sets.items():
                 with progress(f"{model} {kind}", len(pairs), quiet=request.quiet) as advance:
                     found[model][kind] = measure(model, pairs, advance)
     return report(found)
@@ -93,10 +97,12 @@ def pair_recall(pair: Pair, first: NDArray[np.float32], second: NDArray[np.float
     return 100 * place_recall(first, second, pair.place, pair.xy[1])
 
 
-def held_out_pairs(model: str | Path, data: Path, cache: Cache, workers: int = 1) -> dict[str, PairSet]:
+def held_out_pairs(
+    model: str | Path, data: Path, cache: Cache, workers: int = 1, seed: int = SEED
+) -> dict[str, PairSet]:
     """Pairs of the photographs (`data/photos`) and scenes (`data/scenes`) that a model says it never saw."""
     spec, _ = read_spec(resolve(model))
-    sets = held_out_sets(spec, data / "photos", data / "scenes", cache, workers)
+    sets = held_out_sets(spec, data / "photos", data / "scenes", cache, workers, seed)
     if not sets:
         raise InputError(
             f"{data}: no photos/ or scenes/ with data that {spec.name} was not trained on, by its model.json"
@@ -105,19 +111,19 @@ def held_out_pairs(model: str | Path, data: Path, cache: Cache, workers: int = 1
 
 
 def held_out_sets(
-    spec: ModelSpec, photos: Path, scenes: Path | None, cache: Cache, workers: int = 1
+    spec: ModelSpec, photos: Path, scenes: Path | None, cache: Cache, workers: int = 1, seed: int = SEED
 ) -> dict[str, PairSet]:
     """Pairs of those photographs and scenes that a model says it never saw, as far as the folders exist."""
     count, names = spec.training.get("held_out"), spec.training.get("held_out_scenes", [])
     sets: dict[str, PairSet] = {}
     if count and photos.is_dir():
         paths = list(find_images([photos]).values())[-count:]
-        sets["photos"] = build_homography_pairs(paths, cache, PHOTO_PAIRS, workers)
+        sets["photos"] = build_homography_pairs(paths, cache, replace(PHOTO_PAIRS, seed=seed), workers)
     if names and scenes is not None and scenes.is_dir():
         folders = [folder for folder in find_scenes(scenes) if folder.name in names]
         if len(folders) < len(names):
             raise InputError(f"{scenes}: lacks held-out scenes of {spec.name} ({', '.join(names)})")
-        sets["scenes"] = build_scene_pairs(folders, cache, SCENE_PAIRS, workers)
+        sets["scenes"] = build_scene_pairs(folders, cache, replace(SCENE_PAIRS, seed=seed), workers)
     return sets
 
 

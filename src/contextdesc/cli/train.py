@@ -22,9 +22,7 @@ def command(
         Path | None, typer.Option(help="Folder of photographs, instead of the config's or without one.")
     ] = None,
     scenes: Annotated[Path | None, typer.Option(help="Folder of scenes, instead of the config's.")] = None,
-    base: Annotated[
-        str | None, typer.Option(help="Base descriptors (stage context), instead of the config's.")
-    ] = None,
+    base: Annotated[str | None, typer.Option(help="Base descriptors, instead of the config's.")] = None,
     init: Annotated[
         list[str] | None,
         typer.Option(

@@ -15,7 +15,8 @@ import numpy as np
 from contextdesc.engine import Engine
 from contextdesc.errors import InputError
 from contextdesc.keypoints import Keypoints
-from contextdesc.modelfile import INT8, LOCAL, int8_file, packaged_models, read_int8, read_spec, resolve
+from contextdesc.model import Precision
+from contextdesc.modelfile import LOCAL, int8_file, packaged_models, read_int8, read_spec, resolve
 from contextdesc.rootsift import rootsift
 from contextdesc.training.networks import DESCRIPTOR
 
@@ -39,23 +40,24 @@ class Base(Protocol):
 
 
 class LocalBase:
-    """The local network of an exported model, in 8-bit integers if `fast` and it has them."""
+    """The local network of an exported model, or with `int8` that of 8-bit integers."""
 
     kind: Literal["local", "rootsift", "given"] = "local"
     has_score = True
 
-    def __init__(self, model: str, fast: bool = False) -> None:
+    def __init__(self, model: str, precision: Precision = "fp32") -> None:
         self.folder = resolve(model)
         spec, checksum = read_spec(self.folder)
         if spec.base != "local":
             raise InputError(f"{model}: has base {spec.base}, so there is no local network in it")
         self.key, self.spec = checksum, spec
         network = LOCAL
-        if fast and (self.folder / INT8).is_file():
+        if precision == "int8":
+            network = int8_file(LOCAL)
             quantised = read_int8(self.folder, spec, checksum).files
-            if int8_file(LOCAL) in quantised:
-                network = int8_file(LOCAL)
-                self.key += quantised[network]
+            if network not in quantised:
+                raise InputError(f"{model}: no {network}, so base_precision can only be fp32")
+            self.key += quantised[network]
         self._engine = Engine(self.folder / network)
 
     def describe(
@@ -105,16 +107,13 @@ class FunctionBase:
         return raw, None
 
 
-def build_base(base: str, fast: bool = False) -> Base:
-    """The base of a config: `rootsift`, a model (its name or folder), or `module:function`.
-
-    `fast` allows a model its 8-bit network, if it has one.
-    """
-    if base == "rootsift":
-        return RootSiftBase()
-    if base in packaged_models() or Path(base).exists() or ":" not in base:
-        return LocalBase(base, fast)
-    return FunctionBase(base)
+def build_base(base: str, precision: Precision = "fp32") -> Base:
+    """The base of a config: `rootsift`, a model (its name or folder), or `module:function`."""
+    if base != "rootsift" and (base in packaged_models() or Path(base).exists() or ":" not in base):
+        return LocalBase(base, precision)
+    if precision != "fp32":
+        raise InputError(f"base_precision is {precision}: {base} is no model, so there is nothing in 8 bits")
+    return RootSiftBase() if base == "rootsift" else FunctionBase(base)
 
 
 def _import(path: str) -> Callable[..., Any]:

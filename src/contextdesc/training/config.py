@@ -36,7 +36,10 @@ class StageConfig:
     scenes: str | None = None  # folder of scenes, for pairs of different photographs
     held_out_scenes: tuple[str, ...] = ()  # names of scenes that only validate
     held_out_pairs: int = 5  # of each held-out scene
-    base: str | None = None  # rootsift, a model with a local network, or module:function; see `check`
+    # Descriptors that context is put on (stage context), or that tell what is hard (sampling hard): rootsift,
+    # a model with a local network, or module:function
+    base: str | None = None
+    base_precision: Literal["fp32", "int8"] = "fp32"  # int8: by the 8-bit network of a model that has one
 
     optimiser: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = 0.1

@@ -109,7 +109,7 @@ def _base(config: StageConfig) -> Base | None:
     """Frozen descriptors: those that context is put on, or those that say which keypoints are hard."""
     if config.base is None or not (config.stage == "context" or config.sampling == "hard"):
         return None
-    return build_base(config.base, fast=config.stage != "context")
+    return build_base(config.base, config.base_precision)
 
 
 def build_pair_sets(

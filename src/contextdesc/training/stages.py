@@ -316,11 +316,6 @@ class PairStage(nn.Module):
         return kept
 
     def _pair_loss(self, descriptors: Tensor, batch: Batch, alpha: Tensor) -> Tensor:
-        """The loss in full precision, whatever the networks' is: half of it does not tell rivals apart."""
-        with torch.autocast(self.device.type, enabled=False):
-            return self._full_pair_loss(descriptors.float(), batch, alpha)
-
-    def _full_pair_loss(self, descriptors: Tensor, batch: Batch, alpha: Tensor) -> Tensor:
         function = losses.LOSSES[self.config.loss]
 
         def of_pair(i: int) -> Tensor:
@@ -332,7 +327,10 @@ class PairStage(nn.Module):
                 )
             return function(first, second, alpha, batch.matchable[i, None], batch.ignored[i, None], alike)
 
-        return self._of_pairs(of_pair, batch)
+        # In full precision, whatever the networks' is: half of it does not tell rivals apart.
+        descriptors = descriptors.float()
+        with torch.autocast(self.device.type, enabled=False):
+            return self._of_pairs(of_pair, batch)
 
     @staticmethod
     def _of_pairs(of_pair: Callable[[int], Tensor], batch: Batch) -> Tensor:
@@ -345,7 +343,7 @@ def _drawn_rows(example: Example, rng: np.random.Generator, config: StageConfig)
         return rng.permutation(total)[: config.keypoints]
     if config.sampling == "hard":
         assert example.hard is not None  # by the config's check
-        return hard_rows(example.hard.margin, example.hard.rival, total, config.keypoints, rng)
+        return hard_rows(example.hard, total, config.keypoints, rng)
     rows = rng.permutation(count)[: config.keypoints]
     others = count + rng.permutation(total - count)[: config.keypoints - len(rows)]
     return np.concatenate([rows, others])

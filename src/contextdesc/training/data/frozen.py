@@ -16,7 +16,7 @@ import numpy as np
 from contextdesc.image import read
 from contextdesc.keypoints import Keypoints
 from contextdesc.training.data.cache import DONE, FINISHED, Cache, damaged, load_array, load_small, open_array
-from contextdesc.training.data.hard import hardness, margins
+from contextdesc.training.data.hard import Hard, find_hard
 from contextdesc.training.data.pairs import Pair, PairSet, Progress, no_progress
 
 if TYPE_CHECKING:
@@ -53,14 +53,6 @@ class Grids:
     def __getitem__(self, view: int) -> NDArray[np.float32]:
         values = self.values[self.starts[view] : self.starts[view + 1]]
         return values.reshape(self.shapes[view]).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class Hard:
-    """Margin and rival of each keypoint with a partner; see `hard.py`."""
-
-    margin: NDArray[np.float32]
-    rival: NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -107,9 +99,7 @@ class Examples:
         """How often each pair should be drawn: all alike or, where it is known, as it is hard."""
         if self._hard is None:
             return np.ones(len(self))
-        return np.array(
-            [hardness(self._hard_of(index, self._hard).margin).mean() for index in range(len(self))]
-        )
+        return np.array([self._hard_of(index, self._hard).hardness.mean() for index in range(len(self))])
 
     def _hard_of(self, index: int, hard: Hard) -> Hard:
         matchable = int(self.pairs.count[self.pairs.usable[index]])
@@ -146,7 +136,7 @@ class Mixture:
 
     def _drawn(self, rng: np.random.Generator, start: int, end: int, count: int) -> NDArray[np.int64]:
         chances = self._chances[start:end]
-        if (chances == 1).all():
+        if (chances == 1).all():  # `choice` would draw others than the runs of before
             return rng.integers(start, end, size=count)
         return start + rng.choice(end - start, count, p=chances / chances.sum())
 
@@ -179,7 +169,8 @@ def _hard(pairs: PairSet, raw: NDArray[np.float16], cache: Cache, base: Base, ne
         margin, rival = np.zeros(shape, np.float32), np.zeros(shape, np.int32)
         for index in range(len(pairs)):
             pair = pairs[index]
-            margin[index, : pair.count], rival[index, : pair.count] = margins(pair, raw[index], near)
+            found = find_hard(pair, raw[index], near)
+            margin[index, : pair.count], rival[index, : pair.count] = found.margin, found.rival
         np.save(folder / "margin.npy", margin)
         np.save(folder / "rival.npy", rival)
         (folder / DONE).touch()

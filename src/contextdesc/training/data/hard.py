@@ -6,6 +6,7 @@ earlier network tell which are not. Pairs with many of them are drawn more often
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,38 +22,38 @@ _CLOSE = 0.1  # of cosines: keypoints with this margin are drawn 1 / e times as 
 _SHARE = 4  # one of so many rows is a hard keypoint; as many are what hard ones are taken for
 
 
-def hardness(margin: NDArray[np.float32]) -> NDArray[np.float32]:
-    """How hard keypoints are by their margin, in [0, 1]: 1 on the boundary between found and not found."""
-    return np.exp(-np.abs(margin) / np.float32(_CLOSE))
+@dataclass(frozen=True)
+class Hard:
+    """By keypoint with a partner, how far it is from being taken for another, and for which.
 
-
-def hard_rows(
-    margin: NDArray[np.float32], rival: NDArray[np.integer], total: int, count: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Rows of a pair to train on: hard keypoints, their rivals, then matchable ones, then others.
-
-    Args:
-        margin, rival: of the keypoints with a partner, as `margins` has them.
-        total: number of all keypoints of an image.
-        count: number of rows, at most `total`.
+    Attributes:
+        margin: (count,), cosine of the partners less that of the nearest wrong keypoint of either image.
+        rival: (count,), the row of that wrong keypoint.
     """
+
+    margin: NDArray[np.float32]
+    rival: NDArray[np.int32]
+
+    @property
+    def hardness(self) -> NDArray[np.float32]:
+        """(count,) in [0, 1]: 1 on the boundary between found and not found."""
+        return np.exp(-np.abs(self.margin) / np.float32(_CLOSE))
+
+
+def hard_rows(hard: Hard, total: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """`count` of the `total` rows of a pair: hard keypoints, their rivals, then matchable ones, others."""
+    matchable = len(hard.margin)
     # The largest of log weights plus Gumbel noise: a weighted draw without replacement
-    weight = np.log(hardness(margin) + 1e-9) + rng.gumbel(size=len(margin))
-    hard = np.argsort(-weight)[: count // _SHARE]
-    others = len(margin) + rng.permutation(total - len(margin))
-    drawn = np.concatenate([hard, rival[hard], rng.permutation(len(margin)), others])
+    weight = np.log(hard.hardness + 1e-9) + rng.gumbel(size=matchable)
+    hardest = np.argsort(-weight)[: count // _SHARE]
+    others = matchable + rng.permutation(total - matchable)
+    drawn = np.concatenate([hardest, hard.rival[hardest], rng.permutation(matchable), others])
     _, first = np.unique(drawn, return_index=True)
     return drawn[np.sort(first)][:count].astype(np.int64)
 
 
-def margins(
-    pair: Pair, raw: NDArray[np.float16], near: float
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """How far each keypoint with a partner is from being taken for another: its margin, and that one's row.
-
-    Returns:
-        (count,) cosine of partners less that of the nearest wrong keypoint of either image, and its row.
-    """
+def find_hard(pair: Pair, raw: NDArray[np.float16], near: float) -> Hard:
+    """What is hard for descriptors `raw` (2, K, C). No rivals lie within `near` pixels of the partner."""
     count = pair.count
     unit = raw.astype(np.float32)
     unit /= np.maximum(np.linalg.norm(unit, axis=2, keepdims=True), 1e-6)
@@ -67,4 +68,4 @@ def margins(
     nearest = np.stack([cosine.max(1) for cosine in wrong])
     worse = nearest.argmax(0)
     each = np.arange(count)
-    return partner - nearest[worse, each], rows[worse, each]
+    return Hard(partner - nearest[worse, each], rows[worse, each].astype(np.int32))
