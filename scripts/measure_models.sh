@@ -3,7 +3,7 @@
 #   scripts/measure_models.sh DATA WORK
 # DATA has train/photos, train/scenes and eval/oxford-affine, hpatches-sequences and strecha; WORK remembers what is
 # finished with these weights, so that a run that was stopped goes on. Times (docs/speed.md, docs/scale.md) are not
-# among it, nor is the mean of Oxford that card.json, the README and `contextdesc models` quote.
+# among it, nor are the figures of the README, which a test compares with the results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 weights=$(sha256sum src/contextdesc/weights/contextdesc/model.json | cut -c1-16)

@@ -3,7 +3,7 @@
 Reads `configs/NAME/card.json` (what a person knows: commands, times, weaknesses), `configs/data.json` (the
 data and its terms), `docs/models/NAME/*.jsonl` (logs of the stages), `docs/results/heinly-NAME.json` and
 `terms-NAME.json` (printed by `contextdesc benchmark`), and the packaged model itself. Writes
-`docs/models/NAME.md` and the curves beside the logs.
+`docs/models/NAME.md`, the curves beside the logs, and the recall that `contextdesc models` prints.
 """
 
 from __future__ import annotations
@@ -57,6 +57,16 @@ def main(name: str) -> None:
         "\n".join(f"- {weakness}" for weakness in card["weaknesses"]),
     ]
     (ROOT / "docs" / "models" / f"{name}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    _tell_recall(name)
+
+
+def _tell_recall(name: str) -> None:
+    """Recall of the model and of RootSIFT on Oxford's scenes; the model's own file is older than it."""
+    file = ROOT / "docs" / "results" / f"heinly-{name}.json"
+    recall = json.loads(file.read_text(encoding="utf-8"))["recall"]
+    told = json.loads(modelfile.RECALLS.read_text(encoding="utf-8"))
+    told |= {method: round(recall[method]["mean"], 1) for method in (name, "rootsift")}
+    modelfile.RECALLS.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _stages(name: str, stages: list[dict[str, str]]) -> list[str]:

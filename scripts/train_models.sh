@@ -17,6 +17,11 @@ train() { # CONFIG NAME OPTIONS...
         "$@" "${options[@]}"
 }
 checkpoint() { echo "$runs/$1/checkpoint.safetensors"; }
+local_model() { # STAGE NAME: the local network of a stage as a model, also in 8 bits, to describe training pairs
+    test -e "$runs/$2/int8.json" && return
+    contextdesc export "$(checkpoint "$1")" -o "$runs/$2"
+    contextdesc quantise "$runs/$2" --photos "$data/photos" --cache "$runs/cache" --limit 3
+}
 scenes=(--scenes "$data/scenes")
 
 train sift-context/1-context.toml sift-context "${scenes[@]}"
@@ -27,7 +32,12 @@ train contextdesc/1-local.toml 1-local
 train contextdesc/2-local.toml 2-local "${scenes[@]}" --init "$(checkpoint 1-local)"
 train contextdesc/2b-local.toml 2b-local "${scenes[@]}" --init "$(checkpoint 2-local)"
 train contextdesc/2c-local.toml 2c-local "${scenes[@]}" --init "$(checkpoint 2b-local)"
-contextdesc export "$(checkpoint 2c-local)" -o "$runs/local-model"
+local_model 2c-local 2c-model
+train contextdesc/2d-local.toml 2d-local "${scenes[@]}" --init "$(checkpoint 2c-local)" --base "$runs/2c-model"
+train contextdesc/2e-local.toml 2e-local "${scenes[@]}" --init "$(checkpoint 2d-local)" --base "$runs/2c-model"
+local_model 2e-local 2e-model
+train contextdesc/2f-local.toml 2f-local "${scenes[@]}" --init "$(checkpoint 2e-local)" --base "$runs/2e-model"
+local_model 2f-local local-model
 train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-model"
 contextdesc export "$(checkpoint 3-context)" --base "$runs/local-model" --ratio-scenes "$data/scenes" \
     --card configs/data.json --card configs/contextdesc/card.json -o "$weights/contextdesc"

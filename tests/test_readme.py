@@ -1,4 +1,4 @@
-"""The figures of the README and of `contextdesc models` are those that the benchmarks wrote."""
+"""The figures of the README are those that the benchmarks wrote."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from contextdesc.modelfile import packaged_models, read_spec, resolve
+from contextdesc.modelfile import packaged_models
 
 ROOT = Path(__file__).parents[1]
 README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
@@ -25,7 +25,6 @@ def test_recall_on_oxford(model: str) -> None:
     for method in ("sift", "rootsift", f"{model}:none", model):
         row = [f"{recall[method][scene]:.1f}" for scene in recall[method]]
         assert f"| {method} | {' | '.join(row)} |" in README
-    assert read_spec(resolve(model))[0].training["recall"] == round(recall[model]["mean"], 1)
 
 
 def test_hpatches_and_pose() -> None:

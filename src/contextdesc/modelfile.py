@@ -18,6 +18,7 @@ from contextdesc.formats.atomic import replacing
 FORMAT = 1
 PACKAGED = Path(__file__).parent / "weights"
 DEFAULT = "contextdesc"
+RECALLS = PACKAGED / "recall.json"  # mean recall of RootSIFT and packaged models on Oxford's affine scenes
 
 LOCAL, MATCHABILITY = "local.onnx", "matchability.onnx"
 GEOMETRIC, VISUAL, REGIONAL = "geometric.onnx", "visual.onnx", "regional.onnx"

@@ -9,8 +9,6 @@ import typer
 
 from contextdesc.cli import options as o
 
-ROOTSIFT_RECALL = 45.9  # by the same benchmark, docs/results
-
 
 def command(
     speed: Annotated[
@@ -22,6 +20,7 @@ def command(
     from contextdesc import modelfile
 
     rows: list[dict[str, Any]] = []
+    recalls = json.loads(modelfile.RECALLS.read_text(encoding="utf-8"))
     for name in modelfile.packaged_models():
         folder = modelfile.PACKAGED / name
         spec, checksum = modelfile.read_spec(folder)
@@ -35,7 +34,7 @@ def command(
                 "megabytes": round(size / 1e6, 1),
                 "precisions": ["fp32", "int8"] if (folder / modelfile.INT8).is_file() else ["fp32"],
                 "ratio": spec.ratio,
-                "recall": spec.training.get("recall"),
+                "recall": recalls[name],
                 "seconds": _seconds(name) if speed else None,
                 "checksum": checksum,
                 "summary": spec.training.get("summary", ""),
@@ -53,9 +52,8 @@ def command(
             f"{row['megabytes']} MB",
             " or ".join(row["precisions"]),
             f"ratio {row['ratio']}",
+            f"recall {row['recall']} % on Oxford affine (RootSIFT {recalls['rootsift']})",
         ]
-        if row["recall"] is not None:
-            facts.append(f"recall {row['recall']} % on Oxford affine (RootSIFT {ROOTSIFT_RECALL})")
         if row["seconds"] is not None:
             facts.append(f"{row['seconds']} s for an image of 640 x 480 with 2048 keypoints")
         print(f"{row['name']}{mark}: {', '.join(facts)}")
