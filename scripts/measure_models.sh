@@ -36,14 +36,6 @@ benchmark hsequences eval/hpatches-sequences hsequences-two --baseline rootsift 
 benchmark pairs eval/strecha pairs-contextdesc --methods "$terms"
 benchmark pairs eval/strecha pairs-strecha --methods sift,rootsift,sift-context,contextdesc --baseline rootsift
 benchmark ratio train ratio --methods sift,rootsift,sift-context,contextdesc
-benchmark density eval/oxford-affine density-oxford --seeds 2 --limit 4 --baseline rootsift \
-    --methods sift,rootsift,contextdesc:none,contextdesc
-benchmark density eval/hpatches-sequences density-two --baseline rootsift \
-    --methods sift,rootsift,contextdesc:none,contextdesc
-benchmark domain eval/hpatches-sequences domain-two --methods sift,rootsift,contextdesc:none,contextdesc
-benchmark hpatches eval/hpatches-sequences hpatches-two --methods sift,rootsift,contextdesc --baseline rootsift \
-    --set cut=true --set pairs=200000
-benchmark repeatability eval/oxford-affine repeatability-oxford --methods sift,contextdesc --baseline sift
 once sfm python scripts/sfm_numbers.py --data "$data"
 
 held_out=et,kap_boruszyn,lund_chalmers_3,lund_chalmers_7,monstree,rock,scene_c,sceaux_castle
@@ -52,6 +44,15 @@ benchmark retrieval train/scenes retrieval-scenes --methods sift,rootsift,sift-c
     --set budget=1024 --set verify=50
 once pairs python scripts/retrieval_pairs.py --scenes "$data/train/scenes" --work "$work/retrieval-pairs"
 once defaults python scripts/retrieval_defaults.py --scenes "$data/train/scenes" --work "$work/retrieval-defaults"
+
+benchmark density eval/oxford-affine density-oxford --seeds 2 --limit 4 --baseline rootsift \
+    --methods sift,rootsift,contextdesc:none,contextdesc
+benchmark density eval/hpatches-sequences density-two --baseline rootsift \
+    --methods sift,rootsift,contextdesc:none,contextdesc
+benchmark domain eval/hpatches-sequences domain-two --methods sift,rootsift,contextdesc:none,contextdesc
+benchmark hpatches eval/hpatches-sequences hpatches-two --methods sift,rootsift,contextdesc --baseline rootsift \
+    --set cut=true --set pairs=200000
+benchmark repeatability eval/oxford-affine repeatability-oxford --methods sift,contextdesc --baseline sift
 
 python scripts/model_card.py contextdesc
 python scripts/benchmarks_page.py

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SEED = 100  # other draws than those that training validates on
 # Keypoints as they come, as they do in use
 PHOTO_PAIRS = PairConfig(
-    keypoints=2048, draw="random", per_photo=6, seed=SEED, homography=HomographyConfig(still=0.25)
+    keypoints=2048, draw="random", per_photo=3, seed=SEED, homography=HomographyConfig(still=0.25)
 )
 SCENE_PAIRS = ScenePairConfig(keypoints=2048, draw="random", per_scene=30, seed=SEED)
 CONTEXTS: tuple[Context, ...] = ("none", "visual", "geometric", "both")
