@@ -20,6 +20,7 @@ from contextdesc.benchmarks import ablation, cost, heinly, hsequences, ratio, sf
 from contextdesc.benchmarks.protocol import Request
 from contextdesc.benchmarks.report import Cell, Curves, Intervals, Plot, Table, write_page
 from contextdesc.benchmarks.statistics import Difference, Mean
+from contextdesc.modelfile import packaged_models, read_spec, resolve
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = ROOT / "docs" / "results", ROOT / "docs" / "benchmarks.md"
@@ -100,14 +101,30 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _source(found: Numbers) -> str:
-    """The commands that made the numbers, and where they are."""
+    """The commands that made the numbers, where they are, and whether they are of earlier weights."""
     commands = [
         numbers.get("origin", {}).get("command", f"contextdesc benchmark {name.partition('-')[0]} --data DIR")
         for name, numbers in found.items()
     ]
     lines = "\n".join(dict.fromkeys(commands))
     files = ", ".join(f"[{name}.json](results/{name}.json)" for name in found)
-    return f"```sh\n{lines}\n```\n\nNumbers: {files}."
+    earlier = "".join(
+        f" {name}.json is of earlier weights of {', '.join(models)}."
+        for name, numbers in found.items()
+        if (models := _changed_since(numbers))
+    )
+    return f"```sh\n{lines}\n```\n\nNumbers: {files}.{earlier}"
+
+
+def _changed_since(numbers: Mapping[str, Any]) -> list[str]:
+    """Packaged models that were measured with other weights than they have."""
+    measured = numbers.get("origin", {}).get("methods", {}).values()  # such as "contextdesc (CHECKSUM, ..."
+    changed = []
+    for name in packaged_models():
+        now = f"{name} ({read_spec(resolve(name))[1]},"
+        if any(text.startswith(f"{name} (") and not text.startswith(now) for text in measured):
+            changed.append(name)
+    return changed
 
 
 def _titled(tables: Sequence[Table]) -> str:

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+from contextdesc.modelfile import read_spec, resolve
+
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -59,6 +61,15 @@ def test_a_section_is_made_of_its_numbers(script: ModuleType, tmp_path: Path) ->
     assert "| blur (bikes, trees) | 41.0 | 47.7 | 57.8 | 20.0 | 30.0 | 1.41 | 1.50 |" in text
     assert "```sh\ncontextdesc benchmark heinly --data oxford\n```" in text
     assert "[heinly-x.json](results/heinly-x.json)" in text
+
+
+def test_numbers_of_earlier_weights_are_told(script: ModuleType) -> None:
+    checksum = read_spec(resolve("contextdesc"))[1]
+    methods = {"sift": "sift, OpenCV 5", "contextdesc:none": f"contextdesc ({checksum}, context none)"}
+    assert "earlier" not in script._source({"x": {"origin": {"methods": methods}}})
+    methods["contextdesc"] = "contextdesc (0123456789abcdef, context visual)"
+    text = script._source({"x": {"origin": {"methods": methods}}})
+    assert text.endswith("[x.json](results/x.json). x.json is of earlier weights of contextdesc.")
 
 
 def test_intervals_and_differences_stand_beside_means(script: ModuleType, tmp_path: Path) -> None:
