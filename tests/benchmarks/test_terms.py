@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from contextdesc.benchmarks import terms
+from contextdesc.benchmarks.statistics import Difference
 from contextdesc.errors import InputError
 from contextdesc.image import find_images, read
 from contextdesc.keypoints import Keypoints
@@ -79,6 +80,26 @@ def test_only_what_a_model_says_it_never_saw_is_used(
     (others,) = terms.held_out_pairs(told, tmp_path, Cache(tmp_path / "cache"), seed=101).values()
     assert [found.folder, others.folder] == [drawn(terms.SEED), drawn(101)]
     assert found.folder != others.folder
+
+
+def test_models_are_compared_on_pairs_that_they_share() -> None:
+    recalls = {
+        "a": {
+            "photos": {"none": np.array([10.0, 20]), "both": np.array([30.0, 30])},
+            "scenes": {"none": np.ones(1)},
+        },
+        "b": {"photos": {"none": np.array([11.0, 20])}, "scenes": {"none": np.zeros(1)}},
+    }
+    drawn = {
+        "a": {"photos": Path("draw"), "scenes": Path("scenes")},
+        "b": {"photos": Path("draw"), "scenes": Path("others")},
+    }
+    compared = terms.compare(recalls, drawn)
+    assert compared == {"b - a": {"photos": {"none": Difference(0.5, 0.0, 1.0)}}}
+    report = terms.report(recalls, compared)
+    assert report.tables[1].rows == [("b - a", "photos", "none", "+0.50", "+0.00 to +1.00")]
+    assert report.numbers["compared"]["b - a"]["photos"]["none"]["mean"] == 0.5
+    assert terms.compare({}, {}) == {}
 
 
 @pytest.mark.parametrize("name", packaged_models())

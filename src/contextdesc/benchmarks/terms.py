@@ -2,6 +2,7 @@
 
 Pairs are those of the training protocol: homographies of photographs, and photographs of scenes that share
 tracks, both held out from training. Every difference comes with a paired bootstrap interval over pairs.
+Models that hold out the same data are compared as well, with the first of them, on the same pairs.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 from contextdesc.benchmarks.methods.models import SIFT
 from contextdesc.benchmarks.protocol import Protocol, Request, Setting
 from contextdesc.benchmarks.report import Cell, Report, Table
-from contextdesc.benchmarks.statistics import RESAMPLES, Mean, bootstrap
+from contextdesc.benchmarks.statistics import RESAMPLES, Difference, Mean, bootstrap, difference
 from contextdesc.errors import InputError
 from contextdesc.image import Image, find_images, read
 from contextdesc.keypoints import Keypoints
@@ -32,6 +33,9 @@ from contextdesc.training.data.scene_pairs import ScenePairConfig, build_scene_p
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    # In percent, of each pair (P,): by model, kind of pair, and terms that are on
+    Recalls = Mapping[str, Mapping[str, Mapping[str, NDArray[np.float64]]]]
 
 SEED = 100  # other draws than those that training validates on
 # Keypoints as they come, as they do in use
@@ -61,6 +65,7 @@ PROTOCOL = Protocol(
 def run(request: Request) -> Report:
     """Recalls with and without each term of every model among the methods."""
     found: dict[str, dict[str, dict[str, NDArray[np.float64]]]] = {}
+    drawn: dict[str, dict[str, Path]] = {}
     seed = int(request.setting("seed", PROTOCOL))
     with tempfile.TemporaryDirectory() as folder:
         for model in request.methods:
@@ -68,10 +73,11 @@ def run(request: Request) -> Report:
                 continue  # no context in them
             found[model] = {}
             sets = held_out_pairs(model, request.data, Cache(Path(folder)), seed=seed)
+            drawn[model] = {kind: pairs.folder for kind, pairs in sets.items()}
             for kind, pairs in sets.items():
                 with progress(f"{model} {kind}", len(pairs), quiet=request.quiet) as advance:
                     found[model][kind] = measure(model, pairs, advance)
-    return report(found)
+    return report(found, compare(found, drawn))
 
 
 def measure(
@@ -127,8 +133,27 @@ def held_out_sets(
     return sets
 
 
-def report(models: Mapping[str, Mapping[str, Mapping[str, NDArray[np.float64]]]]) -> Report:
-    """Recalls of pairs by model, kind of pair and terms (see `measure`), for people."""
+def compare(
+    models: Recalls, drawn: Mapping[str, Mapping[str, Path]]
+) -> dict[str, dict[str, dict[str, Difference]]]:
+    """What each model has more than the first, by kind of pair and terms, if pairs are of the same folder."""
+    found: dict[str, dict[str, dict[str, Difference]]] = {}
+    first = next(iter(models), "")
+    for model in list(models)[1:]:
+        kinds = [kind for kind, folder in drawn[model].items() if folder == drawn[first].get(kind)]
+        found[f"{model} - {first}"] = {
+            kind: {
+                context: difference(recalls, models[first][kind][context])
+                for context, recalls in models[model][kind].items()
+                if context in models[first][kind]
+            }
+            for kind in kinds
+        }
+    return found
+
+
+def report(models: Recalls, compared: Mapping[str, Mapping[str, Mapping[str, Difference]]]) -> Report:
+    """Recalls of models and what they differ by (see `compare`), for people."""
     numbers: dict[str, Any] = {}
     rows: list[tuple[Cell, ...]] = []
     for model, kinds in models.items():
@@ -147,16 +172,33 @@ def report(models: Mapping[str, Mapping[str, Mapping[str, NDArray[np.float64]]]]
                 (model, where, f"recall, {c}", f"{m.mean:.2f}", f"{m.low:.2f} to {m.high:.2f}")
                 for c, m in means.items()
             ]
-            rows += [
-                (model, where, what, f"{gain.mean:+.2f}", f"{gain.low:+.2f} to {gain.high:+.2f}")
-                for what, gain in found.items()
-            ]
+            rows += [(model, where, what, *_signed(gain)) for what, gain in found.items()]
+    differences: list[tuple[Cell, ...]] = [
+        (which, kind, context, *_signed(gain))
+        for which, kinds in compared.items()
+        for kind, contexts in kinds.items()
+        for context, gain in contexts.items()
+    ]
+    tables = [Table("Context terms", ("model", "pairs", "what", "mean", "95 % interval"), rows)]
+    if differences:
+        tables.append(
+            Table(
+                "Models on the same pairs", ("models", "pairs", "terms", "mean", "95 % interval"), differences
+            )
+        )
     return Report(
         "terms",
         "Recall in percent on image pairs held out from training, and what each context term adds to it, "
         "with the 95 % interval of a paired bootstrap over pairs.",
-        {"resamples": RESAMPLES, "models": numbers},
-        [Table("Context terms", ("model", "pairs", "what", "mean", "95 % interval"), rows)],
+        {
+            "resamples": RESAMPLES,
+            "models": numbers,
+            "compared": {
+                which: {kind: {c: asdict(gain) for c, gain in found.items()} for kind, found in kinds.items()}
+                for which, kinds in compared.items()
+            },
+        },
+        tables,
     )
 
 
@@ -167,6 +209,10 @@ def gains(recalls: Mapping[str, NDArray[np.float64]], seed: int = 0) -> dict[str
         for on, off in COMPARISONS
         if on in recalls and off in recalls
     }
+
+
+def _signed(gain: Mean) -> tuple[str, str]:
+    return f"{gain.mean:+.2f}", f"{gain.low:+.2f} to {gain.high:+.2f}"
 
 
 def _contexts(model: ContextDesc) -> list[Context]:
