@@ -28,7 +28,7 @@ def main(name: str) -> None:
     facts = [
         ("base", "local network on 32x32 patches" if spec.base == "local" else "RootSIFT"),
         ("context", " + ".join(spec.terms) or "none"),
-        ("regional network", f"{spec.regional}, longer side at most {spec.regional_max_side} pixels"),
+        ("regional network", _regional(spec)),
         ("files", f"{', '.join(f'`{f}`' for f in spec.files)}: {size:.1f} MB, weights in half precision"),
         ("patch support", f"{spec.support} times the keypoint's size"),
         ("ratio threshold", f"{spec.ratio}: its precision on held-out scenes equals SIFT's at 0.80"),
@@ -58,6 +58,17 @@ def main(name: str) -> None:
     ]
     (ROOT / "docs" / "models" / f"{name}.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     _tell_recall(name)
+
+
+def _regional(spec: modelfile.ModelSpec) -> str:
+    """The regional network and what it sees."""
+    shape = spec.networks.get("regional", {})
+    told = [spec.regional]
+    if "levels" in shape:
+        told.append(f"features of stride {', '.join(map(str, shape['levels']))}")
+    if shape.get("octaves", 1) > 1:
+        told.append(f"of {shape['octaves']} sizes of the image, each half the one before")
+    return ", ".join([*told, f"longer side at most {spec.regional_max_side} pixels"])
 
 
 def _tell_recall(name: str) -> None:

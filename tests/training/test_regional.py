@@ -45,8 +45,10 @@ def maps(whole: EfficientNetLite0) -> dict[int, Tensor]:
     return last
 
 
-def stacked(whole: EfficientNetLite0, levels: tuple[int, ...], stride: int, head: bool = False) -> Tensor:
-    network = EfficientNetLite0(head, levels, stride).eval()
+def stacked(
+    whole: EfficientNetLite0, levels: tuple[int, ...], stride: int, head: bool = False, octaves: int = 1
+) -> Tensor:
+    network = EfficientNetLite0(head, levels, stride, octaves).eval()
     network.load_state_dict(whole.state_dict())
     with torch.no_grad():
         grid: Tensor = network(IMAGE)
@@ -54,7 +56,7 @@ def stacked(whole: EfficientNetLite0, levels: tuple[int, ...], stride: int, head
     return grid
 
 
-@pytest.mark.parametrize("level", [8, 16, 32])
+@pytest.mark.parametrize("level", [4, 8, 16, 32])
 def test_a_level_is_the_last_map_of_its_stride(
     whole: EfficientNetLite0, maps: dict[int, Tensor], level: int
 ) -> None:
@@ -63,7 +65,7 @@ def test_a_level_is_the_last_map_of_its_stride(
 
 
 def test_finer_levels_are_averaged(whole: EfficientNetLite0, maps: dict[int, Tensor]) -> None:
-    for level, stride in ((8, 16), (8, 32), (16, 32)):
+    for level, stride in ((4, 8), (4, 32), (8, 16), (8, 32), (16, 32)):
         side = stride // level
         cells = maps[level].unflatten(3, (-1, side)).unflatten(2, (-1, side))  # (1, C, h, side, w, side)
         torch.testing.assert_close(stacked(whole, (level,), stride), cells.mean((3, 5)))
@@ -83,6 +85,20 @@ def test_levels_are_stacked_from_fine_to_coarse(whole: EfficientNetLite0) -> Non
         for level, part in zip((8, 16, 32), grid.split(channels, 1), strict=True):
             torch.testing.assert_close(part, stacked(whole, (level,), 16, head))
     assert EfficientNetLite0(levels=(16, 8, 16)).channels == 152  # no level twice
+
+
+def test_octaves_are_the_levels_of_smaller_images(whole: EfficientNetLite0) -> None:
+    grid = stacked(whole, (4, 8), 8, octaves=3)
+    image = IMAGE
+    for octave, part in enumerate(grid.split(64, 1)):
+        # A level of an image of half the size has cells twice as large.
+        alone = EfficientNetLite0(False, (4, 8), 8).eval()
+        alone.load_state_dict(whole.state_dict())
+        with torch.no_grad():
+            fine, coarse = (alone._resampled(found, level << octave) for level, found in alone._maps(image))
+        torch.testing.assert_close(part, torch.cat([fine, coarse], 1), atol=1e-4, rtol=0)
+        image = image.unflatten(3, (-1, 2)).unflatten(2, (-1, 2)).mean((3, 5))
+    torch.testing.assert_close(grid[:, :64], stacked(whole, (4, 8), 8))
 
 
 def test_a_network_ends_at_its_coarsest_level() -> None:
@@ -135,9 +151,12 @@ def test_foreign_and_missing_weights_are_refused(whole: EfficientNetLite0, forei
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"levels": []}, r"levels is \[\]: choose from \[8, 16, 32\]"),
-        ({"levels": [8, 64]}, r"levels is \[8, 64\]: choose from \[8, 16, 32\]"),
-        ({"levels": [8], "stride": 4}, r"stride is 4: one of \[8, 16, 32\]"),
+        ({"levels": []}, r"levels is \[\]: choose from \[4, 8, 16, 32\]"),
+        ({"levels": [8, 64]}, r"levels is \[8, 64\]: choose from \[4, 8, 16, 32\]"),
+        ({"levels": [8], "stride": 2}, r"stride is 2: one of \[4, 8, 16, 32\]"),
+        ({"octaves": 2}, r"octaves is 2: from 1 to 1 with levels \[32\]"),
+        ({"levels": [4, 16], "octaves": 3}, r"octaves is 3: from 1 to 2 with levels \[4, 16\]"),
+        ({"levels": [4, 16], "octaves": 0}, r"octaves is 0: from 1 to 2 with levels \[4, 16\]"),
     ],
 )
 def test_wrong_levels_are_named(values: dict[str, object], message: str) -> None:
@@ -146,16 +165,27 @@ def test_wrong_levels_are_named(values: dict[str, object], message: str) -> None
 
 
 def test_levels_of_a_config(whole: EfficientNetLite0) -> None:
-    config = from_dict(RegionalConfig, {"levels": [8, 16], "stride": 8, "head": False}, "config")
+    values = {"levels": [8, 16], "stride": 8, "head": False, "octaves": 2}
+    config = from_dict(RegionalConfig, values, "config")
     network = build_regional(config)
     assert isinstance(network, EfficientNetLite0)
-    assert (network.levels, network.stride, network.channels) == ((8, 16), 8, 152)
+    assert (network.levels, network.stride, network.channels) == ((8, 16), 8, 304)
     assert from_dict(RegionalConfig, network.shape, "model.json") == config  # as a model records it
 
 
 @pytest.mark.slow
-def test_the_onnx_file_of_a_stacked_network(whole: EfficientNetLite0, tmp_path: Path) -> None:
-    network = EfficientNetLite0(False, (8, 16, 32), 16).eval()
+@pytest.mark.parametrize(
+    ("levels", "stride", "octaves", "channels"), [((8, 16, 32), 16, 1, 472), ((4, 8, 16), 8, 2, 352)]
+)
+def test_the_onnx_file_of_a_stacked_network(
+    whole: EfficientNetLite0,
+    tmp_path: Path,
+    levels: tuple[int, ...],
+    stride: int,
+    octaves: int,
+    channels: int,
+) -> None:
+    network = EfficientNetLite0(False, levels, stride, octaves).eval()
     network.load_state_dict(whole.state_dict())
     export_regional(network, tmp_path / "regional.onnx")
     engine = Engine(tmp_path / "regional.onnx")
@@ -163,7 +193,7 @@ def test_the_onnx_file_of_a_stacked_network(whole: EfficientNetLite0, tmp_path: 
         image = torch.rand(1, 3, *size, generator=torch.Generator().manual_seed(1)) * 255
         with torch.no_grad():
             expected = network(image)[0].numpy()
-        assert expected.shape == (472, size[0] // 16, size[1] // 16)
+        assert expected.shape == (channels, size[0] // stride, size[1] // stride)
         np.testing.assert_allclose(
             engine.run(image=image.numpy())[0], expected, atol=1e-4 * np.abs(expected).max()
         )
@@ -173,11 +203,13 @@ def test_grids_know_their_shape_and_levels(whole: EfficientNetLite0, monkeypatch
     monkeypatch.setattr("contextdesc.training.grids.export_regional", lambda network, path: None)
     monkeypatch.setattr("contextdesc.training.grids.Engine", lambda path: None)  # shapes and keys alone
     keys = set()
-    for levels, stride in (((16,), 8), ((16,), 16), ((16,), 32), ((8, 16), 16)):
-        network = EfficientNetLite0(levels=levels, stride=stride)
+    for levels, stride, octaves in (
+        ((16,), 8, 1), ((16,), 16, 1), ((16,), 32, 1), ((8, 16), 16, 1), ((8, 16), 16, 2),
+    ):  # fmt: skip
+        network = EfficientNetLite0(levels=levels, stride=stride, octaves=octaves)
         network.load_state_dict(whole.state_dict())
         grids = NetworkGrids(network, 160)
         assert grids.shape(Path(), np.array([160, 96])) == (96 // stride, 160 // stride)
         assert grids.channels == network.channels
         keys.add(grids.key)
-    assert len(keys) == 4
+    assert len(keys) == 5

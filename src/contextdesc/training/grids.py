@@ -36,8 +36,8 @@ class NetworkGrids:
     def __init__(self, network: EfficientNetLite0 | ResNet50, max_side: int) -> None:
         self.channels, self.max_side, self._finer = network.channels, max_side, STRIDE // network.stride
         final_relu = isinstance(network, ResNet50) and network.final_relu
-        levels = (network.levels, network.stride) if isinstance(network, EfficientNetLite0) else ()
-        digest = hashlib.sha256(repr((type(network).__name__, final_relu, levels, max_side)).encode())
+        shape = network.shape if isinstance(network, EfficientNetLite0) else {}
+        digest = hashlib.sha256(repr((type(network).__name__, final_relu, shape, max_side)).encode())
         for value in network.state_dict().values():
             digest.update(value.cpu().numpy().tobytes())
         self.key = digest.hexdigest()

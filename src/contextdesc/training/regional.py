@@ -5,12 +5,12 @@ default: small enough for a CPU. ResNet-50 (He et al., 2016) is the paper's and 
 names, so that weights in that layout load unchanged.
 
 Both take (B, 3, H, W) RGB in 0 to 255 with sides that are multiples of 32, and return (B, C, H/s, W/s) with
-their stride s: 32, or 8 or 16 for an EfficientNet whose levels are resampled to it.
+their stride s: 32, or 4, 8 or 16 for an EfficientNet whose levels are resampled to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,7 +33,7 @@ _LITE0_STAGES = (
     (3, 1, 6, 320, 1),
 )
 
-_LITE0_LEVELS = {8: 3, 16: 5, STRIDE: 7}  # stages up to the last feature map of a stride
+_LITE0_LEVELS = {4: 2, 8: 3, 16: 5, STRIDE: 7}  # stages up to the last feature map of a stride
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class RegionalConfig:
     head: bool = True  # EfficientNet: level 32 through its 1280-d head, or the 320-d features before it
     levels: tuple[int, ...] = (32,)  # EfficientNet: strides of the features that make up the grid
     stride: int = 32  # EfficientNet: of the grid, to which levels are resampled
+    octaves: int = 1  # EfficientNet: images that it sees, each half as large as the one before
     final_relu: bool = False  # ResNet: the last residual sum after or before (release) its ReLU
     max_side: int = 448  # pixels, longer side of the image that the network sees
     grids: str | None = None  # precomputed: folder of NAME.npy, (C, h, w), for each image NAME.*
@@ -56,24 +57,36 @@ def build_regional(config: RegionalConfig) -> EfficientNetLite0 | ResNet50:
         raise InputError("regional grids are precomputed: there is no network to train or export")
     if config.network == "resnet50":
         return ResNet50(config.final_relu)
-    return EfficientNetLite0(config.head, config.levels, config.stride)
+    return EfficientNetLite0(config.head, config.levels, config.stride, config.octaves)
 
 
 class EfficientNetLite0(nn.Module):
     """Trunk of EfficientNet-Lite0, up to the coarsest of its levels.
 
-    A level is the last feature map of its stride: 40 channels at 8, 112 at 16, 320 at 32, or 1280 there with
-    the head. Levels finer than the grid are averaged over its cells, coarser ones interpolated.
+    A level is the last feature map of its stride: 24 channels at 4, 40 at 8, 112 at 16, 320 at 32, or 1280
+    there with the head. Levels finer than the grid are averaged over its cells, coarser ones interpolated.
+    With several octaves the network sees the image again at half its size, and so on: the levels of each
+    follow those of the larger ones.
     """
 
-    def __init__(self, head: bool = True, levels: tuple[int, ...] = (STRIDE,), stride: int = STRIDE) -> None:
+    def __init__(
+        self,
+        head: bool = True,
+        levels: tuple[int, ...] = (STRIDE,),
+        stride: int = STRIDE,
+        octaves: int = 1,
+    ) -> None:
         super().__init__()
         if not levels or not set(levels) <= _LITE0_LEVELS.keys():
             raise InputError(f"levels is {list(levels)}: choose from {sorted(_LITE0_LEVELS)}")
         if stride not in _LITE0_LEVELS:
             raise InputError(f"stride is {stride}: one of {sorted(_LITE0_LEVELS)}")
-        self.levels, self.stride = tuple(sorted(set(levels))), stride
-        self.shape = {"head": head, "levels": self.levels, "stride": stride}  # as in `RegionalConfig`
+        if octaves < 1 or max(levels) << (octaves - 1) > STRIDE:
+            most = (STRIDE // max(levels)).bit_length()
+            raise InputError(f"octaves is {octaves}: from 1 to {most} with levels {list(levels)}")
+        self.levels, self.stride, self.octaves = tuple(sorted(set(levels))), stride, octaves
+        # As in `RegionalConfig`
+        self.shape = {"head": head, "levels": self.levels, "stride": stride, "octaves": octaves}
         self.stem = _conv_bn(3, 32, 3, stride=2)
         blocks: list[nn.Module] = []
         channels = 32
@@ -88,27 +101,35 @@ class EfficientNetLite0(nn.Module):
         self.head = _conv_bn(320, 1280, 1) if through_head else nn.Identity()
         self._ends = {_blocks_of(level): level for level in self.levels}
         widths = {level: _LITE0_STAGES[stages - 1][3] for level, stages in _LITE0_LEVELS.items()}
-        self.channels = sum(
+        self.channels = octaves * sum(
             1280 if through_head and level == STRIDE else widths[level] for level in self.levels
         )
         self.register_load_state_dict_pre_hook(_leave_out_unused)  # type: ignore[no-untyped-call]
 
     def forward(self, image: Tensor) -> Tensor:
-        x = self.stem((image - 127.0) / 128.0)
         grids = []
+        for octave in range(self.octaves):
+            if octave:
+                image = F.avg_pool2d(image, 2)
+            grids += [self._resampled(grid, level << octave) for level, grid in self._maps(image)]
+        return grids[0] if len(grids) == 1 else torch.cat(grids, 1)
+
+    def _maps(self, image: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """Levels and their feature maps, from fine to coarse."""
+        x = self.stem((image - 127.0) / 128.0)
         for number, block in enumerate(self.blocks, 1):
             x = block(x)
             level = self._ends.get(number)
             if level is not None:
-                grids.append(self._resampled(self.head(x) if level == STRIDE else x, level))
-        return grids[0] if len(grids) == 1 else torch.cat(grids, 1)
+                yield level, self.head(x) if level == STRIDE else x
 
-    def _resampled(self, grid: Tensor, level: int) -> Tensor:
-        if level < self.stride:
-            return F.avg_pool2d(grid, self.stride // level)
-        if level > self.stride:
+    def _resampled(self, grid: Tensor, stride: int) -> Tensor:
+        """A feature map of `stride` pixels a cell on the cells of the grid."""
+        if stride < self.stride:
+            return F.avg_pool2d(grid, self.stride // stride)
+        if stride > self.stride:
             return F.interpolate(
-                grid, scale_factor=level // self.stride, mode="bilinear", align_corners=False
+                grid, scale_factor=stride // self.stride, mode="bilinear", align_corners=False
             )
         return grid
 
