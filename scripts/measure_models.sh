@@ -25,7 +25,7 @@ benchmark() { # PROTOCOL DATA RESULT OPTIONS...
     once "$result" contextdesc benchmark "$protocol" --data "$data/$on" -o "docs/results/$result.json" "$@"
 }
 
-benchmark terms train terms-contextdesc --methods contextdesc
+benchmark terms train terms-contextdesc --methods contextdesc --set seed=300
 once verdict python scripts/calibrate_verdict.py --data "$data/train" --cache "$work/verdict"
 once sample contextdesc match -o docs/images/matches.jpg
 

@@ -143,9 +143,10 @@ def _other_scenes(name: str) -> list[str]:
 
 def _terms(name: str) -> list[str]:
     file = ROOT / "docs" / "results" / f"terms-{name}.json"
-    sets = json.loads(file.read_text(encoding="utf-8"))["models"][name]
+    measured = json.loads(file.read_text(encoding="utf-8"))
+    command = measured["origin"]["command"].replace("--data train", "--data DIR")
     rows: list[tuple[str, ...]] = []
-    for kind, numbers in sets.items():
+    for kind, numbers in measured["models"][name].items():
         where = f"{numbers['pairs']} pairs of {kind}"
         rows += [
             (where, f"recall, {terms}", _interval(recall, ".2f"))
@@ -157,8 +158,7 @@ def _terms(name: str) -> list[str]:
         "bootstrap over image pairs. Settings were chosen on other draws of the same photographs and scenes, "
         "so these gains are a little kind:",
         _table(["pairs", "what", "mean (95 % interval)"], rows),
-        f"Numbers: [{file.name}](../results/{file.name}), by `contextdesc benchmark terms --data DIR "
-        f"--methods {name}`, where DIR has `photos/` and `scenes/`.",
+        f"Numbers: [{file.name}](../results/{file.name}), by `{command}`, where DIR has `photos/` and `scenes/`.",
     ]
 
 

@@ -34,7 +34,7 @@ class ModelSpec:
     `matchability.onnx` (bases without a patch network): raw (N, 128) -> score (N,).
     `geometric.onnx`: xy (N, 2) in [-1, 1], score (N,) -> term (N, 128).
     `regional.onnx`: image (1, 3, H, W) float RGB 0 to 255, sides multiples of 32 -> grid (C, h, w)
-        of the network's stride, 16 or 32.
+        of the network's stride, 4 to 32.
     `visual.onnx`: grid (C, h, w), xy (N, 2), raw (N, 128) -> term (N, 128).
     `aggregation.onnx` (learned aggregation): raw and the terms by name, (N, 128) each -> descriptor.
 
