@@ -158,7 +158,8 @@ def _terms(name: str) -> list[str]:
         "bootstrap over image pairs. Settings were chosen on other draws of the same photographs and scenes, "
         "so these gains are a little kind:",
         _table(["pairs", "what", "mean (95 % interval)"], rows),
-        f"Numbers: [{file.name}](../results/{file.name}), by `{command}`, where DIR has `photos/` and `scenes/`.",
+        f"Numbers: [{file.name}](../results/{file.name}), by `{command}`, where DIR has `photos/` and "
+        "`scenes/`.",
     ]
 
 
