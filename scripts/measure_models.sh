@@ -25,6 +25,7 @@ benchmark() { # PROTOCOL DATA RESULT OPTIONS...
     once "$result" contextdesc benchmark "$protocol" --data "$data/$on" -o "docs/results/$result.json" "$@"
 }
 
+# A draw of pairs that nothing was chosen on
 benchmark terms train terms-contextdesc --methods contextdesc --set seed=300
 once verdict python scripts/calibrate_verdict.py --data "$data/train" --cache "$work/verdict"
 once sample contextdesc match -o docs/images/matches.jpg
