@@ -28,7 +28,7 @@ from contextdesc.training.parts import read_tensors
 from contextdesc.training.regional import RegionalConfig
 from contextdesc.training.setup import build_stage
 from contextdesc.training.stages import Batch, PairStage, _accuracy, _drawn_rows, turned, warp_unit_square
-from contextdesc.training.variants import AggregationVariant, GeometricVariant, VisualVariant
+from contextdesc.training.variants import AggregationVariant, GeometricStart, GeometricVariant, VisualVariant
 from tests.training.test_scenes import made, rendered  # noqa: F401  # fixtures
 from tests.training.tiny import ENCODER, PAIRS, SCENE_PAIRS, networks, quiet, torch_descriptors
 
@@ -481,6 +481,12 @@ def test_a_fitted_start_is_of_fresh_terms_alone(
     blind = replace(config, visual=VisualVariant("none"))
     checkpoint = train(blind, tmp_path / "geometric", Cache(cache_folder), log=quiet)
     assert torch.equal(weight(init=(str(checkpoint),)), fresh)  # it gives other parts
+    weight(geometric=GeometricVariant(start=GeometricStart(xy=0.1)))
+    assert "visual term and xy: fitted to training pairs" in told
+    with pytest.raises(
+        InputError, match=r"^geometric start of matchability is 0.1: set it to 0; rootsift has"
+    ):
+        weight(geometric=GeometricVariant(start=GeometricStart(matchability=0.1)))
 
 
 def test_held_out_recall_names_the_terms(make: Make, build: Build) -> None:

@@ -1,4 +1,4 @@
-"""The closed-form start of the visual term, on made-up features whose worth is known."""
+"""The closed-form start of the context terms, on made-up features whose worth is known."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from contextdesc.training.start import RIDGE, fit_terms
 from contextdesc.training.variants import (
     AggregationVariant,
     ContextNormContext,
+    GeometricStart,
     GeometricVariant,
     GlobalContext,
     VisualVariant,
@@ -127,31 +128,58 @@ def recall(descriptors: NDArray[np.float64], one: Example) -> float:
     return place_recall(first, second, one.pair.place, one.pair.xy[1])
 
 
-def test_directions_that_places_keep_enter_the_geometric_term() -> None:
-    """Keypoints of a place point the same way in both images here, and raw descriptors do not know it."""
-    rng = np.random.default_rng(0)
+ANGLE = GeometricStart(angle=0.1)
+ALL_STARTS = GeometricVariant(inputs="xy+angle+matchability", start=GeometricStart(0.1, 0.1, 0.1))
 
-    def pointing(seed: int) -> Example:
+
+@pytest.mark.parametrize(
+    "start",
+    [GeometricStart(xy=0.1), GeometricStart(angle=0.1), GeometricStart(matchability=0.1), ALL_STARTS.start],
+    ids=["xy", "angle", "matchability", "all"],
+)
+def test_what_places_keep_enters_the_geometric_term(start: GeometricStart) -> None:
+    """Keypoints of a place lie, point and score alike in both images; raw descriptors do not know it."""
+
+    def kept(seed: int) -> Example:
+        rng = np.random.default_rng([seed, 1])
         one = example(seed)
         one.pair.keypoints[..., 2:] = 5
         one.pair.keypoints[..., 3] = rng.uniform(0, 360, KEYPOINTS)
-        return one
+        score = rng.normal(size=KEYPOINTS) + 0.1 * rng.normal(size=(2, KEYPOINTS))
+        score[1] = 3 * score[1] - 2  # what counts is how a score compares with the others of its image
+        return replace(one, score=score.astype(np.float32))
 
-    variant = GeometricVariant(inputs="xy+angle+matchability", start=0.1)
-    config = replace(CONFIG, geometric=variant)
+    variant = replace(ALL_STARTS, start=start)
     visual, geometric = VisualContext(ENCODER), ContextNormContext(variant).eval()
-    fit_terms(visual, mixture([pointing(seed) for seed in range(12)]), config, geometric)
-    new = pointing(99)
+    training = mixture([kept(seed) for seed in range(12)])
+    fit_terms(visual, training, replace(CONFIG, geometric=variant), geometric)
+    new = kept(99)
+    assert new.score is not None
     _, without = described(visual, new)
     direction = torch.stack(
         [torch.from_numpy(directions(Keypoints.from_array(k))) for k in new.pair.keypoints]
     )
-    score = torch.zeros(2, KEYPOINTS)
     with torch.no_grad():
-        term = geometric(torch.from_numpy(new.pair.unit_xy), score, None, direction).transpose(1, 2)
-    assert recall(without + term.numpy(), new) > recall(without, new) + 0.02
-    fitted_alone = fitted(mixture([pointing(seed) for seed in range(12)])).fusion[0].weight
-    assert visual.fusion[0].weight.shape == fitted_alone.shape  # directions are no part of the visual term
+        term = geometric(torch.from_numpy(new.pair.unit_xy), torch.from_numpy(new.score), None, direction)
+    assert recall(without + term.transpose(1, 2).numpy(), new) > recall(without, new) + 0.02
+    assert visual.fusion[0].weight.shape == fitted(training).fusion[0].weight.shape  # none of it is visual
+
+
+def test_inputs_without_a_start_enter_through_the_units_alone() -> None:
+    plain = {
+        name for name, _ in ContextNormContext(replace(ALL_STARTS, start=GeometricStart())).named_parameters()
+    }
+    one = ContextNormContext(replace(ALL_STARTS, start=GeometricStart(angle=0.1)))
+    assert {name for name, _ in one.named_parameters()} - plain == {"direct.weight"}
+    assert one.direct.weight.shape == (128, 2, 1)
+    assert ContextNormContext(ALL_STARTS).direct.weight.shape == (128, 6, 1)
+
+
+def test_a_lone_keypoint_compares_with_nothing() -> None:
+    geometric = ContextNormContext(ALL_STARTS).eval()
+    xy, direction = torch.rand(1, 1, 2), torch.tensor([[[0.6, 0.8]]])
+    read = geometric.direct_inputs(xy, torch.tensor([[7.0]]), direction)
+    assert read.flatten().tolist() == pytest.approx([0, 0, 0.6, 0.8, 1, 0])
 
 
 @pytest.mark.parametrize("gate", [False, True])
@@ -294,16 +322,16 @@ def test_mistakes_are_named(change: dict[str, object], told: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"geometric": GeometricVariant(start=0.1)},
-        {"geometric": GeometricVariant("pointnet", "xy+angle+matchability", start=0.1)},
+        {"geometric": GeometricVariant(start=ANGLE)},
+        {"geometric": GeometricVariant("pointnet", "xy+angle+matchability", start=ANGLE)},
         {
-            "geometric": GeometricVariant(inputs="xy+angle+matchability", start=0.1),
+            "geometric": GeometricVariant(inputs="xy+angle+matchability", start=ANGLE),
             "visual": VisualVariant(encoder=replace(ENCODER, start=0.0)),
         },
     ],
     ids=["no angle", "pointnet", "no start of the visual term"],
 )
-def test_a_start_of_directions_needs_what_it_is_fitted_with(change: dict[str, object]) -> None:
-    replace(CONFIG, geometric=GeometricVariant(inputs="xy+angle+matchability", start=0.1)).check()
-    with pytest.raises(InputError, match=r"^geometric start is 0.1: set it to 0; it needs [^\n]*$"):
+def test_a_geometric_start_needs_what_it_is_fitted_with(change: dict[str, object]) -> None:
+    replace(CONFIG, geometric=ALL_STARTS).check()
+    with pytest.raises(InputError, match=r"^geometric start of angle is 0.1: set it to 0; it needs [^\n]*$"):
         replace(CONFIG, **change).check()  # type: ignore[arg-type]

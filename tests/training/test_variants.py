@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import onnxruntime
@@ -31,6 +32,7 @@ from contextdesc.training.variants import (
     AggregationVariant,
     CentralSurround,
     ContextNormContext,
+    GeometricStart,
     GeometricVariant,
     GlobalContext,
     PointNetContext,
@@ -61,6 +63,11 @@ GEOMETRIC = [
         itertools.cycle((False, True)),
         strict=False,
     )
+]
+STARTED = [
+    replace(config, start=GeometricStart(**dict.fromkeys(config.inputs.split("+"), 0.1)))
+    for config in GEOMETRIC
+    if config.encoder != "pointnet" and "raw" not in config.inputs
 ]
 AGGREGATION = [AggregationVariant(kind) for kind in ("sum", "concat", "learned")]  # type: ignore[arg-type]
 
@@ -121,7 +128,7 @@ def test_visual_variant(config: VisualVariant) -> None:
     assert changed[1] == 0  # an image knows nothing of another
 
 
-@pytest.mark.parametrize("config", GEOMETRIC, ids=name)
+@pytest.mark.parametrize("config", [*GEOMETRIC, *STARTED], ids=name)
 def test_geometric_variant(config: GeometricVariant) -> None:
     network, (xy, score, raw) = geometric(config), keypoints()
     direction = pointing(raw)
@@ -397,7 +404,7 @@ def test_visual_variant_exports(config: VisualVariant, tmp_path: Path) -> None:
         assert difference(session, network, inputs(*size)) < PARITY
 
 
-@pytest.mark.parametrize("config", GEOMETRIC, ids=name)
+@pytest.mark.parametrize("config", [*GEOMETRIC, *STARTED], ids=name)
 def test_geometric_variant_exports(config: GeometricVariant, tmp_path: Path) -> None:
     def inputs(count: int) -> dict[str, Tensor]:
         xy, score, raw = keypoints(count, batch=1)

@@ -119,14 +119,17 @@ class StageConfig:
                 f"start is {start:g} with stage {self.stage} and visual strategy {self.visual.strategy}: "
                 "set it to 0; it needs stage context and a strategy that reads the grid"
             )
-        if self.geometric.start > 0 and not (
-            start > 0 and self.geometric.encoder.startswith("cn") and reads(self.geometric.inputs, "angle")
-        ):
-            raise InputError(
-                f"geometric start is {self.geometric.start:g}: set it to 0; it needs a start of the visual "
-                "term, encoder cn-pre or cn-post and inputs with angle, not "
-                f"{self.geometric.encoder} and {self.geometric.inputs}"
-            )
+        for name, weight in self.geometric.start.weights.items():
+            if not (
+                start > 0
+                and self.geometric.encoder.startswith("cn")
+                and name in self.geometric.inputs.split("+")
+            ):
+                raise InputError(
+                    f"geometric start of {name} is {weight:g}: set it to 0; it needs a start of the visual "
+                    f"term, encoder cn-pre or cn-post and inputs with {name}, not "
+                    f"{self.geometric.encoder} and {self.geometric.inputs}"
+                )
         if start > 0 and self.aggregation.kind == "concat":
             raise InputError(f"start is {start:g} with aggregation concat: set it to 0, or the kind to sum")
         if self.scene_share is not None and not (

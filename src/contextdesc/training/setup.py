@@ -92,10 +92,16 @@ def _pair_stage(config: StageConfig, cache: Cache, workers: int, say: Say) -> Pa
     landmarks = _landmarks(config, parts) if config.stage == "joint" else None
     examples = Mixture([frozen(pairs, base) for pairs in train])
     if parts.visual is not None and parts.visual.config.start > 0 and "visual" not in loaded:
-        starts = isinstance(parts.geometric, ContextNormContext) and config.geometric.start > 0
-        geometric = parts.geometric if starts and "geometric" not in loaded else None
-        fit_terms(parts.visual, examples, config, geometric)  # type: ignore[arg-type]  # checked above
-        say(f"visual term{' and directions' if geometric is not None else ''}: fitted to training pairs")
+        starts = config.geometric.start.weights if "geometric" not in loaded else {}
+        if "matchability" in starts and parts.matchability is not None:
+            raise InputError(
+                f"geometric start of matchability is {config.geometric.start.matchability:g}: set it to 0; "
+                f"{config.base} has no matchability to fit it to"
+            )
+        geometric = parts.geometric if starts else None
+        assert geometric is None or isinstance(geometric, ContextNormContext)  # checked with the config
+        fit_terms(parts.visual, examples, config, geometric)
+        say(f"{' and '.join(['visual term', *starts])}: fitted to training pairs")
     return PairStage(
         config,
         parts,

@@ -1,8 +1,8 @@
 """A start of the context terms in closed form, fitted to training pairs.
 
 Raw descriptors, regional grids and keypoints of pairs come in; the weights of the visual encoder's one linear
-fusion layer go out, and of the map by which directions enter the geometric term, such that raw descriptor +
-terms is a linear discriminant of regional feature, direction and raw descriptor side by side.
+fusion layer go out, and of the map by which inputs enter the geometric term past its units, such that raw
+descriptor + terms is a linear discriminant of regional feature, those inputs and raw descriptor side by side.
 
 Features of one place look alike without any training. A linear discriminant finds how far to trust each of
 their directions, and so gains on scenes that are held out, which gradient descent from a random start loses
@@ -40,18 +40,19 @@ def fit_terms(
 
     Args:
         visual: with one linear fusion layer; its config's `start` weighs the regional feature.
-        geometric: that reads angles, if it gets a start too; its config's `start` weighs the direction.
+        geometric: if it gets a start too; its config's `start` weighs its inputs.
         examples: training pairs with raw descriptors and grids.
         config: of the stage, whose seed and share of scenes choose among them.
     """
     layer = visual.fusion[0]
     assert isinstance(layer, nn.Conv1d)  # checked where the encoder is built
-    total, within = _moments(visual, examples, config, geometric is not None)
+    total, within = _moments(visual, examples, config, geometric)
     scale = torch.ones(len(total), dtype=total.dtype)
     regional = layer.in_channels - DESCRIPTOR
     scale[:regional] = visual.config.start**0.5
     if geometric is not None:
-        scale[regional:-DESCRIPTOR] = geometric.variant.start**0.5
+        starts = [weight for weight in geometric.variant.start.weights.values() for _ in range(2)]
+        scale[regional:-DESCRIPTOR] = torch.tensor(starts).sqrt()
     both = scale[:, None] * scale
     weights = discriminant(both * total, both * within) * scale
     weights[:, -DESCRIPTOR:] -= torch.eye(DESCRIPTOR)  # the raw descriptor itself is added to the terms
@@ -88,7 +89,7 @@ def discriminant(total: Tensor, within: Tensor) -> Tensor:
 
 
 def _moments(
-    visual: VisualContext, examples: Mixture, config: StageConfig, with_directions: bool
+    visual: VisualContext, examples: Mixture, config: StageConfig, geometric: ContextNormContext | None
 ) -> tuple[Tensor, Tensor]:
     """Mean outer products (D, D) of what the maps read, and of its differences within a place."""
     rng = np.random.default_rng([config.seed, *b"start"])
@@ -103,14 +104,16 @@ def _moments(
         if example.pair.count < FEWEST:
             continue
         rows = rng.permutation(example.pair.count)[:ROWS]
-        xy = torch.from_numpy(example.pair.unit_xy[:, rows])
+        xy = torch.from_numpy(example.pair.unit_xy)
         raw = torch.from_numpy(np.asarray(example.raw[:, rows], np.float32))
         grids = [torch.from_numpy(grid) for grid in example.grids]
-        read = visual.inputs(grids, xy, raw)  # (2, C + 128, rows)
-        if with_directions:
-            keypoints = [Keypoints.from_array(side[rows]) for side in example.pair.keypoints]
-            pointing = torch.from_numpy(np.stack([directions(side).T for side in keypoints]))
-            read = torch.cat([read[:, :-DESCRIPTOR], pointing, read[:, -DESCRIPTOR:]], 1)
+        read = visual.inputs(grids, xy[:, rows], raw)  # (2, C + 128, rows)
+        if geometric is not None:
+            keypoints = [Keypoints.from_array(side) for side in example.pair.keypoints]
+            direction = torch.from_numpy(np.stack([directions(side) for side in keypoints]))
+            score = None if example.score is None else torch.from_numpy(np.array(example.score))
+            direct = geometric.direct_inputs(xy, score, direction)[..., rows]
+            read = torch.cat([read[:, :-DESCRIPTOR], direct, read[:, -DESCRIPTOR:]], 1)
         first, second = read.double()  # (D, rows) each
         total = total + first @ first.T + second @ second.T
         within = within + (first - second) @ (first - second).T

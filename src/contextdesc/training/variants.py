@@ -6,8 +6,9 @@ regional visual encoder, the context-norm encoder with pre-activation, and the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from contextdesc.errors import InputError
 from contextdesc.training.networks import (
     DESCRIPTOR,
+    ContextNorm,
     Gate,
     GeometricConfig,
     GeometricContext,
@@ -48,6 +50,23 @@ class VisualVariant:
 
 
 @dataclass(frozen=True)
+class GeometricStart:
+    """Weights, beside the raw descriptor, of inputs that enter the geometric term past its units too.
+
+    A linear map of theirs is fitted with the visual term's (`start.py`); inputs of weight 0 have none.
+    """
+
+    xy: float = 0.0
+    angle: float = 0.0
+    matchability: float = 0.0
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Those above 0, in the order of the map's channels, two each."""
+        return {name: weight for name, weight in asdict(self).items() if weight > 0}
+
+
+@dataclass(frozen=True)
 class GeometricVariant:
     """Geometric context: the middle columns of table 1."""
 
@@ -58,7 +77,7 @@ class GeometricVariant:
     point_widths: tuple[int, ...] = (64, 64)  # pointnet: before the features that it keeps per keypoint
     pooled_widths: tuple[int, ...] = (64, 128, 1024)  # pointnet: before max pooling
     fusion_widths: tuple[int, ...] = (512, 256)  # pointnet: before its last, linear layer
-    start: float = 0.0  # weight of the direction beside raw, fitted as visual's (`start.py`); 0: from nothing
+    start: GeometricStart = field(default_factory=GeometricStart)
     gate: bool = False
 
 
@@ -169,8 +188,8 @@ class ContextNormContext(GeometricContext):
 
     `cn-pre` with `xy+matchability` is `GeometricContext`, parameter by parameter. `cn-post` has the units
     of Yi et al. (CVPR 2018), [1x1, context norm, batch norm, ReLU] before the addition, so that what a
-    unit adds is never negative (figure `context_norm`, a). Directions also enter the term by a linear map of
-    their own, past the units, which `start.py` can fit.
+    unit adds is never negative (figure `context_norm`, a). Inputs that have a start also enter the term by a
+    linear map of their own, past the units, which `start.py` fits.
 
     Shape:
         xy (B, N, 2) in [-1, 1], score (B, N), raw (B, N, 128), direction (B, N, 2), cosine and sine of the
@@ -184,8 +203,8 @@ class ContextNormContext(GeometricContext):
         if not reads(config.inputs, "matchability"):
             del self.squash
         self.first = nn.Conv1d(_channels(config.inputs), config.width, 1)
-        if reads(config.inputs, "angle"):
-            self.direct = nn.Conv1d(2, DESCRIPTOR, 1, bias=False)
+        if config.start.weights:
+            self.direct = nn.Conv1d(2 * len(config.start.weights), DESCRIPTOR, 1, bias=False)
             _zero(self.direct)
         if config.encoder == "cn-post":
             self.units = nn.ModuleList(
@@ -204,9 +223,28 @@ class ContextNormContext(GeometricContext):
         for unit in self.units:
             x = x + unit(x)
         term = self.last(x)
-        if direction is not None and reads(self.variant.inputs, "angle"):
-            term = term + self.direct(direction.transpose(1, 2))
+        if self.variant.start.weights:
+            term = term + self.direct(self.direct_inputs(xy, score, direction))
         return self.gate(term)
+
+    def direct_inputs(self, xy: Tensor, score: Tensor | None, direction: Tensor | None) -> Tensor:
+        """Inputs that have a start, (B, 2 of each, N): places and scores relative to the image's others.
+
+        A score becomes a point on half a circle. Distances along it tell near scores apart as a linear map
+        of the score alone cannot without far ones outweighing all else.
+        """
+        channels: list[Tensor] = []
+        for name in self.variant.start.weights:
+            if name == "xy":
+                channels.append(ContextNorm()(xy.transpose(1, 2)))
+            elif name == "angle":
+                assert direction is not None  # the inputs name it: checked with the config
+                channels.append(direction.transpose(1, 2))
+            else:
+                assert score is not None
+                arc = math.pi / 2 * torch.tanh(ContextNorm()(score.unsqueeze(1)))
+                channels += [arc.cos(), arc.sin()]
+        return torch.cat(channels, 1)
 
 
 class PointNetContext(nn.Module):
