@@ -455,6 +455,30 @@ def test_the_geometric_encoder_learns_at_a_rate_of_its_own(
     assert even["geometric"] > 0
 
 
+def test_a_share_of_the_start_is_kept(make: Make, build: Build, cache_folder: Path, tmp_path: Path) -> None:
+    config = make("context", base="rootsift", steps=3)
+    start = {name: value.clone() for name, value in build(config).state_dict().items()}
+
+    def ended(folder: str, **options: object) -> dict[str, torch.Tensor]:
+        changed = replace(config, **options)  # type: ignore[arg-type]
+        return read_tensors(train(changed, tmp_path / folder, Cache(cache_folder), log=quiet))
+
+    trained, kept = ended("trained"), ended("kept", keep_start=0.25)
+    for name, value in start.items():
+        if value.is_floating_point():
+            expected = 0.25 * value + 0.75 * trained[f"model.{name}"]
+            torch.testing.assert_close(kept[f"model.{name}"], expected, atol=1e-6, rtol=1e-4)
+    moved = "model.parts.visual.gate.factor"
+    assert not torch.equal(kept[moved], trained[moved])
+    again = ended("kept", keep_start=0.25)  # it is finished: nothing goes back a second time
+    assert torch.equal(again[moved], kept[moved])
+    ended("resumed", steps=1)
+    resumed = ended("resumed", keep_start=0.25)
+    assert torch.equal(resumed[moved], kept[moved])
+    with pytest.raises(InputError, match=r"^keep_start is 1: at least 0 and below 1$"):
+        replace(config, keep_start=1.0).check()
+
+
 def test_a_fitted_start_is_of_fresh_terms_alone(
     make: Make, cache_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ the same steps as one that was not. Checkpoints are safetensors, written atomica
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import math
@@ -102,6 +103,7 @@ class _Run:
         self.config, self.stage, self.path, self.log, self.device = config, stage, path, log, device
         self.optimiser = _optimiser(stage, config)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+        self.begun_as = copy.deepcopy(stage.state_dict()) if config.keep_start else {}
         self.start, self.spent = _resume(path, stage, self.optimiser, config) if path.exists() else (0, 0.0)
 
     def run(self) -> None:
@@ -120,6 +122,8 @@ class _Run:
             last = step + 1 == config.steps or (config.minutes is not None and minutes >= config.minutes)
             values = self._step(step, minutes)
             done = step + 1
+            if last:
+                self._go_back()
             if done % config.log_every == 0 or last:
                 rate = (done - self.start) / (time.monotonic() - begun)
                 self._report(done, values, rate)
@@ -155,6 +159,13 @@ class _Run:
         self.scaler.step(self.optimiser)
         self.scaler.update()
         return sums
+
+    @torch.no_grad()
+    def _go_back(self) -> None:
+        """Move the weights towards those of the start, of which they keep a share (Wortsman et al., CVPR 2022)."""
+        for name, value in self.stage.state_dict().items() if self.begun_as else ():
+            if value.is_floating_point():
+                value.lerp_(self.begun_as[name], self.config.keep_start)
 
     def _mixed_precision(self) -> torch.autocast | nullcontext[None]:
         if self.config.precision == "fp32":
