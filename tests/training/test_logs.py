@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import PIL.Image
 import pytest
+from matplotlib.figure import Figure
 
 from contextdesc.errors import InputError
-from contextdesc.training.logs import Log, draw_curves, read_log
+from contextdesc.training.logs import Log, _draw_accuracy, draw_curves, read_log
 
 RECALL = [{"step": step, "held_out_recall": {"raw": 60.0 + step / 10}} for step in (0, 100, 200)]
 LOCAL = [
@@ -196,3 +197,27 @@ def test_a_missing_matplotlib_names_the_extra(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install 'contextdesc\[train\]'"):
         draw_curves(write(tmp_path / "log.jsonl", RECALL), tmp_path / "curves.png")
+
+
+def test_a_term_has_one_colour_and_many_names_stand_below() -> None:
+    steps = np.array([0.0, 10.0])
+    recall = {
+        f"held_out_recall/{term}{kind}": (steps, np.full(2, 50.0 + rank))
+        for rank, (kind, term) in enumerate(
+            (kind, term) for kind in ("", "_scenes") for term in ("raw", "visual", "geometric", "both")
+        )
+    }
+    figure = Figure()
+    axes = figure.subplots()
+    _draw_accuracy(axes, recall)
+    lines = {str(line.get_label()): line for line in axes.get_lines()}
+    assert list(lines)[3] == "held out, both"
+    for term in ("raw", "visual", "geometric", "both"):
+        photos, scenes = lines[f"held out, {term}"], lines[f"held out, {term} scenes"]
+        assert photos.get_color() == scenes.get_color()
+        assert (photos.get_linestyle(), scenes.get_linestyle()) == ("-", "--")
+    assert len({line.get_color() for line in lines.values()}) == 4
+    figure.canvas.draw()
+    legend = axes.get_legend()
+    assert legend is not None
+    assert legend.get_window_extent().y1 < axes.get_window_extent().y0  # it covers no line

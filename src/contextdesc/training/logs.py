@@ -39,6 +39,7 @@ LOSSES = {  # key in the log: name and colour in the picture
 WIDTH, HEIGHT, DPI = 8.0, 2.7, 300  # inches, and 2400 pixels wide: sharp where it is shown at 1200
 _SMOOTHING = 0.4  # standard deviation of the smoothing Gaussian, in square roots of the number of points
 _LOG_SCALE = 8  # losses that fall by more than this factor are drawn on a logarithmic axis
+_LEGEND_INSIDE = 5  # names: more have no room among the lines
 _STYLE: dict[Any, Any] = {  # keys are Literals to matplotlib's types
     "figure.constrained_layout.w_pad": 0.08,
     "figure.constrained_layout.h_pad": 0.06,
@@ -216,13 +217,20 @@ def _draw_losses(axes: Axes, series: dict[str, Series]) -> None:
 
 def _draw_accuracy(axes: Axes, series: dict[str, Series]) -> None:
     axes.set_title("Accuracy, %")
-    colours = itertools.cycle(COLOURS)
+    colours: dict[str, str] = {}  # of a term, the same on every kind of pair
     for name, (steps, values) in series.items():
         if name == "accuracy":
             _draw_noisy(axes, steps, values, "training", GREY)
         else:
-            label = "held out, " + name.partition("/")[2].replace("_", " ")
-            axes.plot(steps, values, "o-", color=next(colours), lw=1.4, ms=3, label=label, clip_on=False)
+            term, _, kind = name.partition("/")[2].partition("_")
+            colour = colours.setdefault(term, COLOURS[len(colours) % len(COLOURS)])
+            label = f"held out, {term} {kind}".rstrip()
+            axes.plot(
+                steps, values, "o--" if kind else "o-", color=colour, lw=1.4, ms=3, label=label, clip_on=False
+            )
+    if len(series) > _LEGEND_INSIDE:
+        _add_legend(axes, "upper center", bbox_to_anchor=(0.5, -0.28), ncols=2)
+        return
     low, high = axes.get_ylim()
     corner_is_free = min(values[len(values) // 2 :].min() for _, values in series.values()) > (low + high) / 2
     _add_legend(axes, "lower right" if corner_is_free else "best")
@@ -237,11 +245,13 @@ def _draw_temperature(axes: Axes, series: dict[str, Series]) -> None:
         _add_legend(axes, "best")
 
 
-def _add_legend(axes: Axes, place: Literal["best", "upper right", "lower right"]) -> None:
+def _add_legend(
+    axes: Axes, place: Literal["best", "upper right", "lower right", "upper center"], **options: Any
+) -> None:
     """Names in the order in which their lines end, top to bottom."""
     lines = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
     lines.sort(key=lambda line: -np.asarray(line.get_ydata())[-1])
-    axes.legend(handles=lines, loc=place)
+    axes.legend(handles=lines, loc=place, **options)
 
 
 def _draw_noisy(

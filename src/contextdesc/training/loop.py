@@ -162,7 +162,7 @@ class _Run:
 
     @torch.no_grad()
     def _go_back(self) -> None:
-        """Move the weights towards those of the start, of which they keep a share (Wortsman et al., CVPR 2022)."""
+        """Average the weights, in place, with those of the start (as Wortsman et al., CVPR 2022)."""
         for name, value in self.stage.state_dict().items() if self.begun_as else ():
             if value.is_floating_point():
                 value.lerp_(self.begun_as[name], self.config.keep_start)
