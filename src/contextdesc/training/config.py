@@ -123,11 +123,8 @@ class StageConfig:
                 "set it to 0; it needs stage context and a strategy that reads the grid"
             )
         for name, weight in self.geometric.start.weights.items():
-            if not (
-                start > 0
-                and self.geometric.encoder.startswith("cn")
-                and name in self.geometric.inputs.split("+")
-            ):
+            given = self.geometric.encoder.startswith("cn") and reads(self.geometric.inputs, name)
+            if not (start > 0 and given):
                 raise InputError(
                     f"geometric start of {name} is {weight:g}: set it to 0; it needs a start of the visual "
                     f"term, encoder cn-pre or cn-post and inputs with {name}, not "

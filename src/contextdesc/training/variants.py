@@ -186,9 +186,9 @@ class GlobalContext(VisualContext):
 class ContextNormContext(GeometricContext):
     """The geometric encoder with a choice of inputs and of residual units.
 
-    `cn-pre` with `xy+matchability` is `GeometricContext`, parameter by parameter. `cn-post` has the units
-    of Yi et al. (CVPR 2018), [1x1, context norm, batch norm, ReLU] before the addition, so that what a
-    unit adds is never negative (figure `context_norm`, a). Inputs that have a start also enter the term by a
+    `cn-pre` with `xy+matchability` and no start is `GeometricContext`, parameter by parameter. `cn-post` has
+    the units of Yi et al. (CVPR 2018), [1x1, context norm, batch norm, ReLU] before the addition, so that what
+    a unit adds is never negative (figure `context_norm`, a). Inputs that have a start also enter the term by a
     linear map of their own, past the units, which `start.py` fits.
 
     Shape:
@@ -330,8 +330,8 @@ def _channels(inputs: Inputs) -> int:
     return 2 + 2 * angle + matchability + DESCRIPTOR * raw
 
 
-def reads(inputs: Inputs, what: Literal["raw", "matchability", "angle"]) -> bool:
-    """Whether a geometric encoder with these inputs reads raw descriptors, matchability, or angles."""
+def reads(inputs: Inputs, what: str) -> bool:
+    """Whether a geometric encoder with these inputs reads xy, raw, matchability or angle."""
     return what in inputs.split("+")
 
 
