@@ -186,10 +186,10 @@ class GlobalContext(VisualContext):
 class ContextNormContext(GeometricContext):
     """The geometric encoder with a choice of inputs and of residual units.
 
-    `cn-pre` with `xy+matchability` and no start is `GeometricContext`, parameter by parameter. `cn-post` has
-    the units of Yi et al. (CVPR 2018), [1x1, context norm, batch norm, ReLU] before the addition, so that what
-    a unit adds is never negative (figure `context_norm`, a). Inputs that have a start also enter the term by a
-    linear map of their own, past the units, which `start.py` fits.
+    `cn-pre` with `xy+matchability` and no start is `GeometricContext`, parameter by parameter. `cn-post`
+    has the units of Yi et al. (CVPR 2018), [1x1, context norm, batch norm, ReLU] before the addition, so
+    that what a unit adds is never negative (figure `context_norm`, a). Inputs that have a start also enter
+    the term by a linear map of their own, past the units, which `start.py` fits.
 
     Shape:
         xy (B, N, 2) in [-1, 1], score (B, N), raw (B, N, 128), direction (B, N, 2), cosine and sine of the
