@@ -20,6 +20,7 @@ from contextdesc.model import load
 from contextdesc.modelfile import ModelSpec
 from contextdesc.patches import sample_patches
 from contextdesc.training import export
+from contextdesc.training.assembly import assemble
 from contextdesc.training.export import PARITY, export_model
 from contextdesc.training.networks import LocalNetwork, VisualConfig, VisualContext
 from contextdesc.training.parts import Parts
@@ -52,6 +53,17 @@ def test_local_network_agrees_on_real_patches(photo: Image, tmp_path: Path) -> N
     torch.testing.assert_close(torch.from_numpy(score), expected_score, atol=0.02, rtol=0.02)
     stored = (tmp_path / "m" / modelfile.LOCAL).stat().st_size
     assert stored < 2.1 * sum(p.numel() for p in network.parameters())  # two bytes a weight
+
+
+def test_the_committed_checkpoint_is_the_packaged_local_network(photo: Image) -> None:
+    (checkpoint,) = (Path(__file__).parents[2] / "checkpoints").glob("*.safetensors")
+    network = assemble([checkpoint], "local").parts.local
+    assert network is not None
+    patches = sample_patches(photo.gray, detect(photo.gray, Detector(300)))
+    with torch.no_grad():
+        expected, _ = network(torch.from_numpy(patches))
+    raw, _ = Engine(modelfile.resolve("contextdesc") / modelfile.LOCAL).run(patches=patches)
+    assert (F.normalize(torch.from_numpy(raw)) * F.normalize(expected)).sum(1).min() > 1 - 1e-4
 
 
 def test_a_model_that_disagrees_is_not_written(
