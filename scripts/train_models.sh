@@ -41,7 +41,9 @@ local_model 2f-local 2f-model
 train contextdesc/2g-local.toml 2g-local "${scenes[@]}" --init "$(checkpoint 2f-local)" --base "$runs/2f-model"
 local_model 2g-local 2g-model
 train contextdesc/2h-local.toml 2h-local "${scenes[@]}" --init "$(checkpoint 2g-local)" --base "$runs/2g-model"
-local_model 2h-local local-model
+local_model 2h-local 2h-model
+train contextdesc/2i-local.toml 2i-local "${scenes[@]}" --init "$(checkpoint 2h-local)" --base "$runs/2h-model"
+local_model 2i-local local-model
 train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-model"
 contextdesc export "$(checkpoint 3-context)" --base "$runs/local-model" --ratio-scenes "$data/scenes" \
     --card configs/data.json --card configs/contextdesc/card.json -o "$weights/contextdesc"
