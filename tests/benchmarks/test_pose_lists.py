@@ -15,6 +15,7 @@ from contextdesc.benchmarks import pose_lists
 from contextdesc.benchmarks.cameras import read_strecha
 from contextdesc.benchmarks.pose_lists import View, find_pairs, read_pickled_pairs
 from contextdesc.errors import InputError
+from contextdesc.training.data.scenes import Scene
 from tests.benchmarks.strecha import camera_text
 from tests.conftest import CI
 
@@ -226,6 +227,45 @@ def test_a_colmap_model_gives_pairs_that_share_points(
     # A ray (0.2, 0.1) has radius^2 0.05 and is seen 1 + 0.5 * 0.05 times as far out
     seen_at = np.array([[31.5 + 100 * 0.2 * 1.025, 23.5 + 100 * 0.1 * 1.025]], np.float32)
     np.testing.assert_allclose(pair.first.pinhole(seen_at, (64, 48)), [[51.5, 33.5]], atol=1e-4)
+
+
+def training_scene(folder: Path) -> None:
+    """Cameras at x = 0, 1, 2; the first two share 21 tracks, the last two share 20."""
+    names = tuple(f"{number}.png" for number in range(3))
+    for name in names:
+        write_image(folder / "images" / name)
+    intrinsics = K + np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])  # COLMAP's convention
+    image = np.repeat([0, 1, 2], [21, 41, 20])
+    track = np.concatenate([np.arange(21), np.arange(41), np.arange(21, 41)])
+    Scene(
+        folder / "images", names, np.stack([intrinsics] * 3), np.stack([np.eye(3)] * 3),
+        np.array([[0, 0, 0], [-1, 0, 0], [-2, 0, 0]]), np.array([[64, 48]] * 3), image,
+        np.full((82, 2), 10.0), np.ones(82), np.zeros(82), track, np.ones((41, 3)),
+    ).save(folder)  # fmt: skip
+
+
+def test_a_training_scene_gives_pairs_that_share_tracks(tmp_path: Path) -> None:
+    training_scene(tmp_path / "scene")
+    (pair,) = find_pairs(tmp_path).pairs
+    assert pair.name == "scene/0.png - scene/1.png"
+    np.testing.assert_allclose(pair.pose[0], np.eye(3))
+    np.testing.assert_allclose(pair.pose[1], [-1, 0, 0])
+    np.testing.assert_allclose(pair.second.intrinsics, K)
+    assert pair.second.read().size == pair.second.size == (64, 48)
+    (tmp_path / "scene" / "tracks.npz").write_bytes(b"PK")
+    assert "build the scene again" in find_pairs(tmp_path).skipped["scene"]
+
+
+def test_only_the_named_scenes(tmp_path: Path) -> None:
+    for name in ("barn", "church"):
+        training_scene(tmp_path / name)
+    assert [p.scene for p in find_pairs(tmp_path).pairs] == ["barn", "church"]
+    assert [p.scene for p in find_pairs(tmp_path, ["church"]).pairs] == ["church"]
+    with pytest.raises(InputError, match="no scene chapel in it; it has barn, church"):
+        find_pairs(tmp_path, ["church", "chapel"])
+    (tmp_path / "pairs.txt").write_text("")
+    with pytest.raises(InputError, match=r"pairs.txt: a file has no scenes to choose from"):
+        find_pairs(tmp_path / "pairs.txt", ["church"])
 
 
 def test_folders_without_pairs(tmp_path: Path) -> None:

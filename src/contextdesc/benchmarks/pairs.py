@@ -33,13 +33,14 @@ if TYPE_CHECKING:
 
 PROTOCOL = Protocol(
     layout="a pair file of SuperGlue's; or a scene or a folder of scenes, each with images and "
-    "gt_dense_cameras (Strecha), images and sparse (COLMAP), or test/images.txt, calibration.txt and "
-    "visibility.txt (learned correspondences, OANet)",
+    "gt_dense_cameras (Strecha), images and sparse (COLMAP), images and tracks.npz (contextdesc dataset "
+    "build), or test/images.txt, calibration.txt and visibility.txt (learned correspondences, OANet)",
     source="YFCC100M and SUN3D: github.com/zjhthu/OANet; pair files: "
     "github.com/magicleap/SuperGluePretrainedNetwork; Strecha's scenes: Strecha et al., CVPR 2008",
     settings=(
         Setting("max-keypoints", 2000, "strongest keypoints of an image"),
         Setting("contrast", 0.0067, "SIFT's contrast threshold"),
+        Setting("scenes", "", "scenes of the folder, separated by commas, instead of all"),
     ),
 )
 PRECISION = (5, 10, 15, 20)  # degrees, of mAP
@@ -60,7 +61,8 @@ class PairScore:
 
 def run(request: Request) -> Report:
     """Scores of every pair by method, with and without ratio test."""
-    found = find_pairs(request.data)
+    only = [scene for scene in str(request.setting("scenes", PROTOCOL)).split(",") if scene]
+    found = find_pairs(request.data, only)
     pairs = _spread({pair.name: pair for pair in found.pairs}, request.limit)
     scores, skipped = request.each("pairs", pairs, score)
     scenes = {name: pairs[name].scene for name in scores}

@@ -6,8 +6,9 @@
   which list files; OANet's lists of pairs in `pairs/` beside the sequences or a folder above.
 - Strecha: `SCENE/images` and `SCENE/gt_dense_cameras/NAME.camera`; all pairs.
 - COLMAP: `SCENE/images` and `SCENE/sparse` (or `sparse/0`); pairs that share enough points.
+- Training scenes: `SCENE/images` and `SCENE/tracks.npz`, as `contextdesc dataset build` makes them; likewise.
 
-A folder of scenes gives the pairs of all of them.
+A folder of scenes gives the pairs of all of them, or of those that are named.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ if TYPE_CHECKING:
 PER_SCENE = 1000  # pairs that are drawn at most: the number of the learned correspondences' test sets
 SEED = 1234  # of their draw
 SHARED_POINTS = 100  # of a COLMAP model, above which a pair is taken
+SHARED_TRACKS = 20  # of a training scene, likewise; so few that pairs hard for its reconstruction count too
 # Visibilities above which a pair is taken: counts of shared points (YFCC100M, by the learned correspondences;
 # OANet's script has 50), or shares of an image (SUN3D, by OANet's)
 VISIBLE_POINTS, VISIBLE_SHARE = 100, 0.35
+_SPLITS = ("test", "val", "train")  # folders of a sequence
 _LISTS = ("images.txt", "calibration.txt", "visibility.txt")
 _NO_BASELINE = 1e-5  # length of a translation without direction, OANet's
 
@@ -108,13 +111,20 @@ class PoseList:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
-def find_pairs(data: Path) -> PoseList:
-    """All pairs of a file or folder in one of the layouts."""
+def find_pairs(data: Path, only: Sequence[str] = ()) -> PoseList:
+    """All pairs of a file or folder in one of the layouts, or those of the scenes that are named."""
     if data.is_file():
+        if only:
+            raise InputError(f"{data}: a file has no scenes to choose from; leave out scenes={only[0]}")
         return read_superglue(data)
     if not data.is_dir():
         raise InputError(f"{data}: no such file or folder")
     found, scenes = PoseList(), list(_scenes(data))
+    if only and scenes:
+        names = {_scene_name(folder): (folder, read_scene) for folder, read_scene in scenes}
+        if missing := [name for name in only if name not in names]:
+            raise InputError(f"{data}: no scene {missing[0]} in it; it has {', '.join(names)}")
+        scenes = [names[name] for name in only]
     for folder, read_scene in scenes:
         try:
             scene = read_scene(folder)
@@ -126,8 +136,9 @@ def find_pairs(data: Path) -> PoseList:
     if not scenes:
         raise InputError(
             f"{data}: no pairs with known pose; give a pair file of SuperGlue's, or a folder of scenes with "
-            "images and gt_dense_cameras (Strecha), images and sparse (COLMAP), or test/images.txt, "
-            "calibration.txt and visibility.txt (learned correspondences, OANet)"
+            "images and gt_dense_cameras (Strecha), images and sparse (COLMAP), images and tracks.npz "
+            "(contextdesc dataset build), or test/images.txt, calibration.txt and visibility.txt (learned "
+            "correspondences, OANet)"
         )
     return found
 
@@ -140,8 +151,14 @@ def _scenes(data: Path) -> Iterator[tuple[Path, Callable[[Path], PoseList]]]:
             yield folder, read_strecha_scene
         elif (folder / "sparse").is_dir() and (folder / "images").is_dir():
             yield folder, read_colmap_scene
+        elif (folder / "tracks.npz").is_file() and (folder / "images").is_dir():
+            yield folder, read_training_scene
         elif split := next((f for f in (folder, folder / "test") if (f / _LISTS[1]).is_file()), None):
             yield split, read_correspondence_scene
+
+
+def _scene_name(folder: Path) -> str:
+    return folder.parent.name if folder.name in _SPLITS else folder.name
 
 
 def read_superglue(path: Path) -> PoseList:
@@ -233,6 +250,26 @@ def _colmap_view(folder: Path, model: Any, image: Any) -> View:
     return View(f"{folder.name}/{name}", folder / "images" / name, intrinsics, size, distorted=distorted)
 
 
+def read_training_scene(folder: Path) -> PoseList:
+    """Pairs of a training scene that share more than `SHARED_TRACKS` tracks, at most `PER_SCENE`."""
+    from contextdesc.training.data.scenes import Scene
+
+    scene = Scene.load(folder)
+    cameras, views = [], []
+    for image, name in enumerate(scene.names):
+        intrinsics = scene.intrinsics[image].astype(np.float64)
+        intrinsics[:2, 2] -= 0.5  # from COLMAP's pixel convention to OpenCV's
+        rotation, translation = (a[image].astype(np.float64) for a in (scene.rotation, scene.translation))
+        width, height = scene.size[image]
+        cameras.append(Camera(intrinsics, rotation, translation, (int(width), int(height))))
+        views.append(View(f"{folder.name}/{name}", scene.path(image), intrinsics, cameras[-1].size))
+    pairs, count, _ = scene.shared_tracks
+    found = PoseList()
+    for i, j in _drawn([(int(i), int(j)) for i, j in pairs[count > SHARED_TRACKS]]):
+        _add(found, PosePair(folder.name, views[i], views[j], relative_pose(cameras[i], cameras[j])))
+    return found
+
+
 def read_correspondence_scene(folder: Path) -> PoseList:
     """Pairs of a split of a sequence as the learned correspondences' and OANet's releases have it.
 
@@ -241,7 +278,7 @@ def read_correspondence_scene(folder: Path) -> PoseList:
     (in both orders) whose visibility is above a threshold. That the lists were made by this very draw is not
     documented. SUN3D's sequences are taken to have the same layout, as their reader in OANet does.
     """
-    sequence = folder.parent.name if folder.name in ("test", "val", "train") else folder.name
+    sequence = _scene_name(folder)
     images, calibrations, visibilities = (_listed(folder, name) for name in _LISTS)
     if not len(images) == len(calibrations) == len(visibilities):
         raise InputError(f"{folder}: {', '.join(_LISTS)} have differing numbers of lines")
