@@ -45,8 +45,8 @@ def main(name: str) -> None:
         f"{', '.join(spec.training['held_out_scenes'])}. {card['starts']}",
         "## Training",
         "```sh\n" + "\n".join(card["commands"]) + "\n```",
-        f"Seeds are in the configs. {card['hardware']} {card.get('schedule', '')}".strip(),
-        *_stages(name, card["stages"]),
+        f"{card['hardware']} {card.get('schedule', '')}".strip(),
+        *_stages(card["stages"], card["seed"]),
         card["regional"],
         "## Evaluation",
         *_heinly(name),
@@ -80,8 +80,8 @@ def _tell_recall(name: str) -> None:
     modelfile.RECALLS.write_text(json.dumps(told, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def _stages(name: str, stages: list[dict[str, str]]) -> list[str]:
-    """Each stage: what it was, its steps and time, held-out recall along the way, its curves."""
+def _stages(stages: list[dict[str, str]], seeds: dict[str, int]) -> list[str]:
+    """Each stage: what it was, its steps, time and seed, held-out recall along the way, its curves."""
     parts = []
     for stage in stages:
         log = ROOT / "docs" / "models" / stage["log"]
@@ -91,11 +91,22 @@ def _stages(name: str, stages: list[dict[str, str]]) -> list[str]:
         keys = list(validated[0]["held_out_recall"])
         rows = [(str(v["step"]), *(f"{v['held_out_recall'][key]:.2f}" for key in keys)) for v in validated]
         parts += [
-            f"**{stage['title']}**, commit {stage['commit']}: {lines[-1]['step']} steps. {stage['text']}",
+            f"**{stage['title']}** (`{log.stem}`): {lines[-1]['step']} steps, {_minutes(lines):.0f} minutes, "
+            f"seed {seeds[log.stem]}, commit {stage['commit']}. {stage['text']}",
             _table(["step", *keys], rows),
             f"![curves]({log.with_suffix('.png').relative_to(ROOT / 'docs' / 'models')})",
         ]
     return parts
+
+
+def _minutes(lines: list[dict[str, Any]]) -> float:
+    """Time of a log's steps."""
+    seconds, before = 0.0, 0
+    for line in lines:
+        if "steps_per_second" in line:
+            seconds += (line["step"] - before) / line["steps_per_second"]
+            before = line["step"]
+    return seconds / 60
 
 
 def _heinly(name: str) -> list[str]:
