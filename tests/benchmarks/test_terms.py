@@ -55,6 +55,18 @@ def test_recall_is_that_of_described_views(pairs: PairSet, small_model: Path) ->
     assert not np.array_equal(recalls["none"], recalls["both"])
 
 
+def test_recall_of_networks_in_8_bits(pairs: PairSet, small_model: Path) -> None:
+    recalls = terms.measure("contextdesc", pairs, precision="int8")
+    model, pair = load(precision="int8"), pairs[0]
+    described = [
+        model.describe(read(pairs.views[view]), Keypoints.from_array(pair.keypoints[side])).descriptors
+        for side, view in enumerate(pairs.views_of(0))
+    ]
+    assert recalls["both"][0] == terms.pair_recall(pair, *described)
+    with pytest.raises(InputError, match=r"small has no int8\.json"):
+        terms.measure(small_model, pairs, precision="int8")
+
+
 def test_only_what_a_model_says_it_never_saw_is_used(
     small_model: Path, photo_folder: Path, tmp_path: Path
 ) -> None:
