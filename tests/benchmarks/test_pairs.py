@@ -131,6 +131,24 @@ def test_poses_of_a_rendered_scene(scenes: Path) -> None:
     assert json.loads(report.json)["scores"]["pair"][0] == "three/000.png - three/001.png"
 
 
+def test_mutual_matches_are_fewer(scenes: Path) -> None:
+    one_way, mutual = (
+        pairs.run(Request(scenes, build_methods("sift"), settings=settings, limit=2))
+        for settings in ({}, {"mutual": True})
+    )
+    assert "mutual nearest neighbours" in mutual.about
+    assert "one-way nearest neighbours" in one_way.about
+    for kind in ("nearest", "ratio"):
+        few, many = (report.numbers["scores"]["sift"][kind]["matches"] for report in (mutual, one_way))
+        assert (np.array(few) < many).all()
+    assert max(mutual.numbers["scores"]["sift"]["ratio"]["error"]) < 3
+
+
+def test_only_named_scenes_are_scored(scenes: Path) -> None:
+    report = pairs.run(Request(scenes, build_methods("sift"), settings={"scenes": "two"}))
+    assert report.numbers["scores"]["pair"] == ["two/000.png - two/001.png"]
+
+
 def test_a_broken_pair_is_named_and_skipped(scenes: Path, tmp_path: Path) -> None:
     for path in (scenes / "three").rglob("*.*"):
         target = tmp_path / "three" / path.relative_to(scenes / "three")

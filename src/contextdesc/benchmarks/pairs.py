@@ -40,6 +40,9 @@ PROTOCOL = Protocol(
     settings=(
         Setting("max-keypoints", 2000, "strongest keypoints of an image"),
         Setting("contrast", 0.0067, "SIFT's contrast threshold"),
+        Setting(
+            "mutual", False, "mutual matches, as `contextdesc match` makes them, instead of one-way ones"
+        ),
         Setting("scenes", "", "scenes of the folder, separated by commas, instead of all"),
     ),
 )
@@ -72,13 +75,14 @@ def run(request: Request) -> Report:
 def score(request: Request, pair: PosePair) -> dict[str, dict[str, PairScore]]:
     """Scores of a pair by method and kind of matches."""
     first, second = (_features(request, view) for view in (pair.first, pair.second))
+    mutual = bool(request.setting("mutual", PROTOCOL))
     scores: dict[str, dict[str, PairScore]] = {}
     for name, method in request.methods.items():
         one, two = first[name], second[name]
         scores[name] = {}
         for kind in MATCHES:
             ratio = method.ratio if kind == "ratio" else 1.0
-            matches = method.match(one.descriptors, two.descriptors, ratio, mutual=False)
+            matches = method.match(one.descriptors, two.descriptors, ratio, mutual)
             intrinsics = (pair.first.intrinsics, pair.second.intrinsics)
             result = verify(one, two, matches, "essential", THRESHOLD, intrinsics)
             error = pose_error(result.pose, pair.pose)
@@ -144,12 +148,14 @@ def _report(
     skipped: Mapping[str, str],
 ) -> Report:
     detector, every = _detector(request), _columns(list(scores.values()))
+    mutual = bool(request.setting("mutual", PROTOCOL))
     summary = {row: summarise(columns) for row, columns in every.items()}
     tables = [_table(f"{len(scores)} pairs", {"": summary})]
     numbers: dict[str, Any] = {
         "pairs": len(scores),
         "detector": asdict(detector),
         "threshold": THRESHOLD,
+        "mutual": mutual,
         "ratio": {name: method.ratio for name, method in request.methods.items()},
         "summary": _nested(summary),
     }
@@ -174,11 +180,12 @@ def _report(
     return Report(
         "pairs",
         f"Relative pose of {len(scores)} pairs of images: the {detector.max_keypoints} strongest SIFT "
-        f"keypoints at contrast {detector.contrast}, {request.whose_keypoints}; one-way nearest neighbours, "
-        "without and with the ratio test at each method's own threshold; an essential matrix by MAGSAC at "
-        f"{THRESHOLD:g} pixels. The pose error is the larger of the angles of rotation and translation. mAP: "
-        "mean of the shares of pairs below 5, 10, ... degrees; AUC: area below the curve of recall; both in "
-        "percent. Intervals are over pairs, which share images, and so somewhat narrow.",
+        f"keypoints at contrast {detector.contrast}, {request.whose_keypoints}; "
+        f"{'mutual' if mutual else 'one-way'} nearest neighbours, without and with the ratio test at each "
+        f"method's own threshold; an essential matrix by MAGSAC at {THRESHOLD:g} pixels. The pose error is "
+        "the larger of the angles of rotation and translation. mAP: mean of the shares of pairs below 5, 10, "
+        "... degrees; AUC: area below the curve of recall; both in percent. Intervals are over pairs, which "
+        "share images, and so somewhat narrow.",
         numbers,
         tables,
         [_curves(every, kind) for kind in MATCHES],
