@@ -43,9 +43,7 @@ local_model 2g-local 2g-model
 train contextdesc/2h-local.toml 2h-local "${scenes[@]}" --init "$(checkpoint 2g-local)" --base "$runs/2g-model"
 local_model 2h-local 2h-model
 train contextdesc/2i-local.toml 2i-local "${scenes[@]}" --init "$(checkpoint 2h-local)" --base "$runs/2h-model"
-local_model 2i-local 2i-model
-train contextdesc/2j-local.toml 2j-local "${scenes[@]}" --init "$(checkpoint 2i-local)" --base "$runs/2i-model"
-local_model 2j-local local-model
+local_model 2i-local local-model
 train contextdesc/3-context.toml 3-context "${scenes[@]}" --base "$runs/local-model"
 contextdesc export "$(checkpoint 3-context)" --base "$runs/local-model" --ratio-scenes "$data/scenes" \
     --card configs/data.json --card configs/contextdesc/card.json -o "$weights/contextdesc"
