@@ -17,8 +17,8 @@ from contextdesc.training.config import StageConfig
 from contextdesc.training.data.frozen import Example, Mixture
 from contextdesc.training.data.pairs import Pair
 from contextdesc.training.data.places import place_recall
-from contextdesc.training.networks import Gate, VisualConfig, VisualContext
-from contextdesc.training.start import RIDGE, fit_terms
+from contextdesc.training.networks import Gate, Matchability, VisualConfig, VisualContext
+from contextdesc.training.start import RIDGE, fit_matchability, fit_terms
 from contextdesc.training.variants import (
     AggregationVariant,
     ContextNormContext,
@@ -163,6 +163,56 @@ def test_what_places_keep_enters_the_geometric_term(start: GeometricStart) -> No
         term = geometric(torch.from_numpy(new.pair.unit_xy), torch.from_numpy(new.score), None, direction)
     assert recall(without + term.transpose(1, 2).numpy(), new) > recall(without, new) + 0.02
     assert visual.fusion[0].weight.shape == fitted(training).fusion[0].weight.shape  # none of it is visual
+
+
+@torch.no_grad()
+def scores(network: Matchability, one: Example) -> torch.Tensor:
+    assert one.raw is not None
+    return network(torch.from_numpy(one.raw.astype(np.float32)).flatten(0, 1)).unflatten(0, (2, -1))
+
+
+def test_matchability_of_raw_descriptors_is_ranked_alike_in_both_images(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One value of raw descriptors is alike in both images, the others hardly."""
+
+    def telling(seed: int) -> Example:
+        one, value = example(seed), np.random.default_rng([seed, 1]).normal(size=KEYPOINTS)
+        assert one.raw is not None
+        one.raw[..., 0] = value
+        return one
+
+    monkeypatch.setattr("contextdesc.training.start.RANKING_STEPS", 150)
+    torch.manual_seed(0)
+    network, new, training = Matchability(), telling(99), mixture([telling(seed) for seed in range(12)])
+
+    def agreement() -> float:
+        return float(torch.corrcoef(scores(network.eval(), new))[0, 1])
+
+    before = agreement()
+    fit_matchability(network, training, CONFIG)
+    assert network.training
+    assert before < 0.6
+    assert agreement() > 0.9
+
+
+def test_a_predictor_of_matchability_stands_in_for_scores() -> None:
+    variant = replace(ALL_STARTS, start=GeometricStart(matchability=0.1))
+    network = Matchability().eval()
+    examples = [example(seed) for seed in range(12)]
+    for one in examples:
+        one.pair.keypoints[..., 2] = 5
+    told = [replace(one, score=scores(network, one).numpy()) for one in examples]
+
+    def fit(examples: Mixture, predictor: Matchability | None) -> torch.Tensor:
+        geometric = ContextNormContext(variant)
+        fit_terms(VisualContext(ENCODER), examples, CONFIG, geometric, predictor)
+        return geometric.direct.weight.detach()
+
+    read = fit(mixture(examples), network.train())
+    assert network.training  # it is read as it will be, and left as it was
+    assert read.norm() > 0.01
+    torch.testing.assert_close(read, fit(mixture(told), None))
 
 
 def test_inputs_without_a_start_enter_through_the_units_alone() -> None:

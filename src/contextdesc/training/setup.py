@@ -21,7 +21,7 @@ from contextdesc.training.landmarks import LandmarkData, LandmarkTask
 from contextdesc.training.networks import DESCRIPTOR
 from contextdesc.training.parts import Parts, build_parts, load_parts
 from contextdesc.training.stages import PairStage, RegionalStage
-from contextdesc.training.start import fit_terms
+from contextdesc.training.start import fit_matchability, fit_terms
 from contextdesc.training.variants import ContextNormContext
 
 Say = Callable[[str], None]
@@ -93,14 +93,12 @@ def _pair_stage(config: StageConfig, cache: Cache, workers: int, say: Say) -> Pa
     examples = Mixture([frozen(pairs, base) for pairs in train])
     if parts.visual is not None and parts.visual.config.start > 0 and "visual" not in loaded:
         starts = config.geometric.start.weights if "geometric" not in loaded else {}
-        if "matchability" in starts and parts.matchability is not None:
-            raise InputError(
-                f"geometric start of matchability is {config.geometric.start.matchability:g}: set it to 0; "
-                f"{config.base} has no matchability to fit it to"
-            )
+        if "matchability" in starts and parts.matchability is not None and "matchability" not in loaded:
+            fit_matchability(parts.matchability, examples, config)
+            say("matchability: fitted to training pairs")
         geometric = parts.geometric if starts else None
         assert geometric is None or isinstance(geometric, ContextNormContext)  # checked with the config
-        fit_terms(parts.visual, examples, config, geometric)
+        fit_terms(parts.visual, examples, config, geometric, parts.matchability)
         say(f"{' and '.join(['visual term', *starts])}: fitted to training pairs")
     return PairStage(
         config,
