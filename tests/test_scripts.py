@@ -7,6 +7,7 @@ reads and writes those that it leaves.
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -64,3 +65,37 @@ def test_every_config_of_the_packaged_models_is_trained_after_what_it_needs(run:
     for model in ("contextdesc", "sift-context"):
         configs = sorted(path.name for path in (ROOT / "configs" / model).glob("*.toml"))
         assert [name for name in trained if name.startswith(f"{model}/")] == [f"{model}/{c}" for c in configs]
+
+
+def test_what_depends_on_new_weights_is_measured_again(tmp_path: Path) -> None:
+    script = tmp_path / "scripts" / "measure_models.sh"
+    script.parent.mkdir()
+    shutil.copy(ROOT / "scripts" / "measure_models.sh", script)
+    for name in ("contextdesc", "python"):
+        program = tmp_path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+    (tmp_path / "data").mkdir()
+    weights = tmp_path / "src" / "contextdesc" / "weights"
+    for model in ("contextdesc", "sift-context"):
+        (weights / model).mkdir(parents=True)
+        (weights / model / "model.json").write_text("first")
+
+    def measured() -> list[str]:
+        environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+        command = ["bash", str(script), str(tmp_path / "data"), str(tmp_path / "work")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return [line for line in done.stdout.splitlines() if line.startswith("+ ")]
+
+    everything = measured()
+    assert sum("benchmark heinly" in line for line in everything) == 2
+    assert measured() == []
+    (weights / "sift-context" / "model.json").write_text("second")
+    again = measured()
+    assert again == [line for line in everything if line in again]
+    assert all("sift-context" in line for line in again if "contextdesc benchmark" in line)
+    kept = [line for line in everything if line not in again]
+    assert not any("sift-context" in line for line in kept)
+    assert any("heinly" in line for line in kept)
