@@ -37,3 +37,9 @@ def test_hpatches_and_pose() -> None:
     summary = numbers("pairs-strecha")["summary"]
     pose = [f"{summary[method]['ratio']['AUC 5°']['mean']:.1f}" for method in METHODS]
     assert "SIFT {}, RootSIFT {}, sift-context {}, contextdesc {}.".format(*pose) in README
+
+
+def test_time_of_sift_context() -> None:
+    (few,) = [of for name, of in numbers("cost")["workloads"].items() if name.startswith("2,048")]
+    ratio = few["methods"]["sift-context"]["ratios"]["total over baseline"]["median"]
+    assert f"takes {ratio:.1f} times the time of SIFT (2048 keypoints" in README
