@@ -11,19 +11,14 @@ data=$(realpath "$1") work=$(realpath -m "$2")
 mkdir -p "$work"
 models=(contextdesc sift-context)
 
-finished() { # NAME MODEL...: the file that says that it is, with these weights
-    local name=$1
-    shift
-    echo "$work/$name-$(cat "${@/#/src/contextdesc/weights/}" | sha256sum | cut -c1-16).done"
-}
 once() { # NAME COMMAND...: unless it has succeeded before with the weights of the models in `of`
-    local mark
-    mark=$(finished "$1" "${of[@]/%//model.json}")
+    local name=$1 key
     shift
-    test -e "$mark" && return
+    key=$(for model in "${of[@]}"; do cat "src/contextdesc/weights/$model/model.json"; done | sha256sum | cut -c1-16)
+    test -e "$work/$name-$key.done" && return
     echo "+ $*"
     "$@"
-    touch "$mark"
+    touch "$work/$name-$key.done"
 }
 benchmark() { # PROTOCOL DATA RESULT OPTIONS...
     local protocol=$1 on=$2 result=$3

@@ -42,4 +42,4 @@ def test_hpatches_and_pose() -> None:
 def test_time_of_sift_context() -> None:
     (few,) = [of for name, of in numbers("cost")["workloads"].items() if name.startswith("2,048")]
     ratio = few["methods"]["sift-context"]["ratios"]["total over baseline"]["median"]
-    assert f"takes {ratio:.1f} times the time of SIFT (2048 keypoints" in README
+    assert f"takes {ratio:.1f} times the CPU time of SIFT (2048 keypoints" in README

@@ -66,10 +66,10 @@ def fit_terms(
 
     Args:
         visual: with one linear fusion layer; its config's `start` weighs the regional feature.
-        geometric: if it gets a start too; its config's `start` weighs its inputs.
-        matchability: what tells it of raw descriptors, if they come without.
         examples: training pairs with raw descriptors and grids.
         config: of the stage, whose seed and share of scenes choose among them.
+        geometric: if it gets a start too; its config's `start` weighs its inputs.
+        matchability: what tells it of raw descriptors, if they come without.
     """
     layer = visual.fusion[0]
     assert isinstance(layer, nn.Conv1d)  # checked where the encoder is built
