@@ -75,3 +75,18 @@ def test_the_recall_that_models_say_is_the_one_that_was_measured() -> None:
         recall = json.loads((results / f"heinly-{name}.json").read_text())["recall"]
         for method in (name, "rootsift"):
             assert told[method] == round(recall[method]["mean"], 1)
+
+
+@pytest.mark.parametrize(("name", "raw", "whole"), [("contextdesc", 50, 53), ("sift-context", 45, 48.5)])
+def test_recall_of_packaged_models_on_oxford(name: str, raw: float, whole: float) -> None:
+    """The least that weights are packaged with: no scene loses what RootSIFT finds, context adds 2 points."""
+    record = Path(__file__).parents[1] / "docs" / "results" / f"heinly-{name}.json"
+    found = json.loads(record.read_text(encoding="utf-8"))
+    checksum = modelfile.read_spec(modelfile.resolve(name))[1]
+    assert checksum[:16] in found["origin"]["methods"][name]  # these weights were measured
+    recall = found["recall"]
+    assert recall[f"{name}:none"]["mean"] >= raw
+    assert recall[name]["mean"] >= max(whole, recall[f"{name}:none"]["mean"] + 2)
+    for scene, value in recall["rootsift"].items():
+        for method in (f"{name}:none", name):
+            assert recall[method][scene] >= value - 1, (method, scene)
