@@ -6,8 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
+from skimage import data
 
 from contextdesc.benchmarks import terms
 from contextdesc.benchmarks.statistics import Difference
@@ -18,6 +20,7 @@ from contextdesc.model import load
 from contextdesc.modelfile import packaged_models, read_spec, resolve, write_spec
 from contextdesc.training.data.cache import Cache
 from contextdesc.training.data.pairs import PairConfig, PairSet, build_homography_pairs
+from tests.cli.test_cli import run
 
 
 @pytest.fixture(scope="module")
@@ -67,31 +70,57 @@ def test_recall_of_networks_in_8_bits(pairs: PairSet, small_model: Path) -> None
         terms.measure(small_model, pairs, precision="int8")
 
 
+@pytest.fixture(scope="module")
+def large_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two photographs with enough texture for the pairs of the protocol."""
+    folder = tmp_path_factory.mktemp("large") / "photos"
+    folder.mkdir()
+    for name, rgb in (("a", data.stereo_motorcycle()[0]), ("b", data.astronaut())):
+        cv2.imwrite(str(folder / f"{name}.png"), cv2.cvtColor(rgb, cv2.COLOR_RGB2BGR))
+    return folder
+
+
+def telling(model: Path, folder: Path, held_out: int) -> Path:
+    """A model that says how many photographs it never saw, in `folder`."""
+    folder.mkdir(parents=True)
+    for file in model.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "model.json").unlink()
+    write_spec(folder, replace(read_spec(model)[0], training={"held_out": held_out}))
+    return folder
+
+
 def test_only_what_a_model_says_it_never_saw_is_used(
-    small_model: Path, photo_folder: Path, tmp_path: Path
+    small_model: Path, photo_folder: Path, large_photos: Path, tmp_path: Path
 ) -> None:
+    cache = Cache(tmp_path / "cache")
     with pytest.raises(InputError, match=r"no photos/ or scenes/ with data that small was not trained on"):
-        terms.held_out_pairs(small_model, tmp_path, Cache(tmp_path / "cache"))
-    spec, _ = read_spec(small_model)
-    told = tmp_path / "told"
-    told.mkdir()
-    for file in small_model.iterdir():
-        (told / file.name).symlink_to(file)
-    (told / "model.json").unlink()
-    write_spec(told, replace(spec, training={"held_out": 2}))
+        terms.held_out_pairs(small_model, tmp_path, cache)
+    told = telling(small_model, tmp_path / "told", 1)
     (tmp_path / "photos").symlink_to(photo_folder)
-    (found,) = terms.held_out_pairs(told, tmp_path, Cache(tmp_path / "cache")).values()
-    assert len(found.count) == 2 * terms.PHOTO_PAIRS.per_photo
-    photos = list(find_images([photo_folder]).values())[-2:]
-
-    def drawn(seed: int) -> Path:
-        return Cache(tmp_path / "cache").entry(
-            "homography", replace(terms.PHOTO_PAIRS, seed=seed).settings(photos)
-        )
-
-    (others,) = terms.held_out_pairs(told, tmp_path, Cache(tmp_path / "cache"), seed=101).values()
-    assert [found.folder, others.folder] == [drawn(terms.SEED), drawn(101)]
+    with pytest.raises(InputError, match=r"photos: no pair of what small was not trained on has enough"):
+        terms.held_out_pairs(told, tmp_path, cache)
+    found, others = (
+        terms.held_out_pairs(told, large_photos.parent, cache, seed=seed)["photos"] for seed in (100, 101)
+    )
+    assert len(found.count) == terms.PHOTO_PAIRS.per_photo
     assert found.folder != others.folder
+    (photo,) = list(find_images([large_photos]).values())[-1:]
+    for seed, pairs in ((terms.SEED, found), (101, others)):
+        settings = replace(terms.PHOTO_PAIRS, seed=seed).settings([photo])
+        assert pairs.folder == cache.entry("homography", settings)
+
+
+def test_models_in_folders_are_compared_by_the_names_of_their_folders(
+    small_model: Path, large_photos: Path, tmp_path: Path
+) -> None:
+    folders = [telling(small_model, tmp_path / "runs" / name, 1) for name in ("before", "after")]
+    methods, output = ",".join(map(str, folders)), tmp_path / "terms.json"
+    out = run("benchmark", "terms", "--data", large_photos.parent, "--methods", methods, "-q", "-o", output)
+    assert out.returncode == 0, out.stderr
+    numbers = json.loads(output.read_text())
+    assert list(numbers["models"]) == ["before", "after"]
+    assert {gain["mean"] for gain in numbers["compared"]["after - before"]["photos"].values()} == {0.0}
 
 
 def test_models_are_compared_on_pairs_that_they_share() -> None:

@@ -74,15 +74,16 @@ def run(request: Request) -> Report:
     seed = int(request.setting("seed", PROTOCOL))
     precision = cast("Precision", request.setting("precision", PROTOCOL))
     with tempfile.TemporaryDirectory() as folder:
-        for model in request.methods:
+        for name, method in request.methods.items():
+            model = method.name  # with the way to its folder, which the name in tables lacks
             if model in SIFT:
                 continue  # no context in them
-            found[model] = {}
+            found[name] = {}
             sets = held_out_pairs(model, request.data, Cache(Path(folder)), seed=seed)
-            drawn[model] = {kind: pairs.folder for kind, pairs in sets.items()}
+            drawn[name] = {kind: pairs.folder for kind, pairs in sets.items()}
             for kind, pairs in sets.items():
-                with progress(f"{model} {kind}", len(pairs), quiet=request.quiet) as advance:
-                    found[model][kind] = measure(model, pairs, advance, precision)
+                with progress(f"{name} {kind}", len(pairs), quiet=request.quiet) as advance:
+                    found[name][kind] = measure(model, pairs, advance, precision)
     return report(found, compare(found, drawn))
 
 
@@ -123,6 +124,12 @@ def held_out_pairs(
         raise InputError(
             f"{data}: no photos/ or scenes/ with data that {spec.name} was not trained on, by its model.json"
         )
+    for kind, pairs in sets.items():
+        if not len(pairs):
+            raise InputError(
+                f"{data / kind}: no pair of what {spec.name} was not trained on has enough corresponding "
+                "keypoints: hold out more"
+            )
     return sets
 
 
