@@ -32,7 +32,7 @@ from contextdesc.training.data.homography import (
 )
 from contextdesc.training.data.pairs import PairConfig, build_homography_pairs
 from contextdesc.training.logs import read_log
-from contextdesc.training.loop import schedule, train
+from contextdesc.training.loop import Mean, schedule, train
 from contextdesc.training.networks import LocalNetwork
 from contextdesc.training.parts import Parts, load_parts
 from contextdesc.training.stages import PairStage, near_partner, warp_unit_square
@@ -172,8 +172,10 @@ def config(photo_folder: Path) -> StageConfig:
     )  # fmt: skip
 
 
-def test_resume_is_exact(config: StageConfig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{}, {"average": 0.7, "keep_start": 0.2}], ids=["plain", "averaged"])
+def test_resume_is_exact(config: StageConfig, tmp_path: Path, options: dict[str, float]) -> None:
     """Stopped after step 6 and resumed: the same weights, bit for bit, as an undisturbed run."""
+    config = dataclasses.replace(config, **options)  # the average begins with step 5
     straight = train(config, tmp_path / "straight", Cache(tmp_path / "cache"), log=lambda line: None)
 
     def stop(line: str) -> None:
@@ -187,6 +189,40 @@ def test_resume_is_exact(config: StageConfig, tmp_path: Path) -> None:
     assert first.keys() == second.keys()
     for name in first:
         assert torch.equal(first[name], second[name]), name
+
+
+def test_a_run_ends_with_the_average_of_its_last_weights(config: StageConfig, tmp_path: Path) -> None:
+    """The last 4 of 12 steps, two of them for the warm-up: 1 - 0.4 of the other ten are over."""
+    cache = Cache(tmp_path / "cache")
+
+    def ended(folder: str, **options: float) -> dict[str, torch.Tensor]:
+        changed = dataclasses.replace(config, checkpoint_every=1, **options)
+        tensors = load_file(train(changed, tmp_path / folder, cache, log=lambda line: None))
+        return {name: value for name, value in tensors.items() if value.is_floating_point()}
+
+    weights: list[dict[str, torch.Tensor]] = []
+    honest = Mean.add
+
+    def add(self: Mean, values: dict[str, torch.Tensor]) -> None:
+        weights.append({name: value.clone() for name, value in values.items()})
+        honest(self, values)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Mean, "add", add)
+        averaged = ended("averaged", average=0.4)
+    plain = ended("plain")
+    assert len(weights) == 4
+    moved = "parts.local.last.weight"
+    assert torch.equal(weights[-1][moved], plain[f"model.{moved}"])
+    for name in (name.removeprefix("model.") for name in plain if name.startswith("model.")):
+        mean = torch.stack([of[name] for of in weights]).mean(0)
+        torch.testing.assert_close(averaged[f"model.{name}"], mean, rtol=1e-4, atol=1e-6)
+        assert torch.equal(averaged[f"mean.{name}"], averaged[f"model.{name}"])
+    assert not torch.allclose(averaged[f"model.{moved}"], plain[f"model.{moved}"], rtol=1e-4)
+    longer = ended("averaged", average=0.1, steps=20)  # continued: the first average is over
+    assert not torch.allclose(longer[f"mean.{moved}"], averaged[f"mean.{moved}"], rtol=1e-4)
+    with pytest.raises(InputError, match=r"^average is 1: at least 0 and below 1$"):
+        dataclasses.replace(config, average=1.0).check()
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(

@@ -45,7 +45,8 @@ class StageConfig:
     learning_rate: float = 0.1
     geometric_rate: float = 1.0  # of the geometric encoder, times learning_rate
     weight_decay: float = 1e-4
-    keep_start: float = 0.0  # share of the start in the weights that a run ends with
+    average: float = 0.0  # share of the run, its end, whose weights are averaged into those that it ends with
+    keep_start: float = 0.0  # share of the start in them
     warmup: int = 100  # steps to the full learning rate, which then falls to 0 on a cosine
     clip: float = 1.0  # largest norm of the gradient
     accumulate: int = 1  # batches per step, whose gradients are averaged
@@ -92,8 +93,9 @@ class StageConfig:
                      "checkpoint_every", "log_every"):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}: at least 1")
-        if not 0 <= self.keep_start < 1:
-            raise InputError(f"keep_start is {self.keep_start:g}: at least 0 and below 1")
+        for name in ("average", "keep_start"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name):g}: at least 0 and below 1")
         if self.stage == "context" and self.base is None:
             raise InputError("stage context needs 'base': rootsift, a model, or module:function")
         if self.sampling == "hard" and (self.base is None or self.stage in ("context", "regional")):

@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +32,7 @@ from contextdesc.training.parts import Parts, read_metadata, read_tensors
 from contextdesc.training.setup import build_stage
 
 CHECKPOINT, LOG, CURVES = "checkpoint.safetensors", "log.jsonl", "curves.png"
+MEAN = "mean."  # of the averaged weights' names in a checkpoint
 
 
 class Stage(Protocol):
@@ -104,7 +105,10 @@ class _Run:
         self.optimiser = _optimiser(stage, config)
         self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
         self.begun_as = copy.deepcopy(stage.state_dict()) if config.keep_start else {}
-        self.start, self.spent = _resume(path, stage, self.optimiser, config) if path.exists() else (0, 0.0)
+        self.mean = Mean()
+        self.start, self.spent = 0, 0.0
+        if path.exists():
+            self.start, self.spent = _resume(path, stage, self.optimiser, self.mean, config)
 
     def run(self) -> None:
         config = self.config
@@ -122,8 +126,12 @@ class _Run:
             last = step + 1 == config.steps or (config.minutes is not None and minutes >= config.minutes)
             values = self._step(step, minutes)
             done = step + 1
+            if progress(step, config, minutes) < 1 - config.average:
+                self.mean = Mean()  # whatever a shorter run has averaged that this one continues
+            elif config.average:
+                self.mean.add(self.stage.state_dict())
             if last:
-                self._go_back()
+                self._settle()
             if done % config.log_every == 0 or last:
                 rate = (done - self.start) / (time.monotonic() - begun)
                 self._report(done, values, rate)
@@ -161,8 +169,10 @@ class _Run:
         return sums
 
     @torch.no_grad()
-    def _go_back(self) -> None:
-        """Average the weights, in place, with those of the start (as Wortsman et al., CVPR 2022)."""
+    def _settle(self) -> None:
+        """Put averages for the weights: of the run's end (as Izmailov et al., UAI 2018), and with its start
+        (as Wortsman et al., CVPR 2022)."""
+        self.stage.load_state_dict(self.mean.values, strict=False)
         for name, value in self.stage.state_dict().items() if self.begun_as else ():
             if value.is_floating_point():
                 value.lerp_(self.begun_as[name], self.config.keep_start)
@@ -198,8 +208,10 @@ class _Run:
         for index, state in self.optimiser.state_dict()["state"].items():
             for name, value in state.items():
                 tensors[f"optimiser.{index}.{name}"] = torch.as_tensor(value)
+        tensors |= {f"{MEAN}{name}": value for name, value in self.mean.values.items()}
         config = json.dumps(dataclasses.asdict(self.config))
         metadata = {"step": str(step), "minutes": str(minutes), "config": config}
+        metadata["averaged"] = str(self.mean.count)
         parts = self.stage.parts
         if isinstance(parts, Parts) and parts.visual is not None:
             metadata["regional_channels"] = str(parts.visual.config.regional_channels)
@@ -208,14 +220,38 @@ class _Run:
         os.replace(temporary, self.path)
 
 
+class Mean:
+    """The average of weights, step by step; whole numbers, which count batches, are not among them."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Tensor] = {}
+        self.count = 0
+
+    @torch.no_grad()
+    def add(self, weights: Mapping[str, Tensor]) -> None:
+        self.count += 1
+        for name, value in weights.items():
+            if not value.is_floating_point():
+                continue
+            if name in self.values:
+                self.values[name].lerp_(value, 1 / self.count)
+            else:
+                self.values[name] = value.clone()
+
+
 def schedule(step: int, config: StageConfig, minutes: float = 0.0) -> float:
     """Linear warm-up, then a cosine to 0 at the last step or minute: the factor on the learning rate."""
-    progress = (step - config.warmup) / max(1, config.steps - config.warmup)
-    if config.minutes is not None:
-        progress = max(progress, minutes / config.minutes)
-    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, max(0.0, progress))))
+    cosine = 0.5 * (1 + math.cos(math.pi * progress(step, config, minutes)))
     # The clock may run out before the warm-up ends.
     return min(cosine, (step + 1) / config.warmup) if step < config.warmup else cosine
+
+
+def progress(step: int, config: StageConfig, minutes: float = 0.0) -> float:
+    """How much of a run is over, from the end of its warm-up on: 0 to 1, by steps or minutes."""
+    part = (step - config.warmup) / max(1, config.steps - config.warmup)
+    if config.minutes is not None:
+        part = max(part, minutes / config.minutes)
+    return min(1.0, max(0.0, part))
 
 
 def _optimiser(stage: nn.Module, config: StageConfig) -> torch.optim.Optimizer:
@@ -232,7 +268,7 @@ def _optimiser(stage: nn.Module, config: StageConfig) -> torch.optim.Optimizer:
 
 
 def _resume(
-    path: Path, stage: nn.Module, optimiser: torch.optim.Optimizer, config: StageConfig
+    path: Path, stage: nn.Module, optimiser: torch.optim.Optimizer, mean: Mean, config: StageConfig
 ) -> tuple[int, float]:
     """Continue from a checkpoint: the steps and minutes that it took."""
     metadata, tensors = read_metadata(path), read_tensors(path)
@@ -255,4 +291,7 @@ def _resume(
             _, index, key = name.split(".", 2)
             state.setdefault(int(index), {})[key] = value
     optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+    device = next(stage.parameters()).device
+    mean.values = {n.removeprefix(MEAN): v.to(device) for n, v in tensors.items() if n.startswith(MEAN)}
+    mean.count = int(metadata.get("averaged", 0))
     return int(metadata["step"]), float(metadata["minutes"])
