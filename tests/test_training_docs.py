@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -42,6 +43,26 @@ def test_runs_of_the_local_network(row: tuple[str, ...]) -> None:
         assert gains == brought(run)
 
 
-def test_the_next_run() -> None:
+def test_the_run_whose_weights_were_not_kept() -> None:
     photographs, scenes = brought("2j-local")
-    assert f"brought {photographs} on photographs and {scenes} on scenes" in PAGE
+    assert f"2j, brought {photographs} on photographs and {scenes} on scenes" in PAGE
+
+
+def test_the_run_that_is_not_packaged() -> None:
+    page = " ".join(PAGE.split())
+    folder = DOCS / "models" / "contextdesc"
+    (rule,) = json.loads((folder / "2k-rule.json").read_text(encoding="utf-8"))["compared"].values()
+    told = [
+        f"{g['mean']:+.2f} ({g['low']:.2f} to {g['high']:.2f})"
+        for g in (rule[kind]["none"] for kind in ("photos", "scenes"))
+    ]
+    assert "it says {} on photographs and {} on scenes".format(*told) in page
+    (terms,) = json.loads((folder / "2k-terms.json").read_text(encoding="utf-8"))["models"].values()
+    gain = terms["scenes"]["gain"]["both - visual"]
+    assert f"{gain['mean']:+.2f} ({gain['low']:.2f} to {gain['high']:.2f}), where both terms find" in page
+    packaged = json.loads((DOCS / "results" / "terms-contextdesc.json").read_text(encoding="utf-8"))
+    for found, words in (
+        (terms, "find {:.2f} on photographs and {:.2f} on scenes"),
+        (packaged["models"]["contextdesc"], "the packaged model {:.2f} and {:.2f})"),
+    ):
+        assert words.format(*(found[kind]["recall"]["both"] for kind in ("photos", "scenes"))) in page
